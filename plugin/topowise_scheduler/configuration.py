@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import time
 from itertools import combinations
 from typing import Annotated, Final, Literal
 
@@ -20,7 +19,7 @@ from topowise.runtime.config import (
     ServingTls,
 )
 from topowise.steering import MOST_SECONDS
-from topowise_scheduler import declared_shapes, device_affinity, strategy_names
+from topowise_scheduler import device_affinity, strategy_names
 from topowise_scheduler.claims.annotation import Alignment
 
 # Of fit-together's reservations.
@@ -306,39 +305,6 @@ class Preemptor(Section, frozen=True):
     """The time that a pod must wait before pods are evicted for it."""
 
 
-class Defragmenter(Section, frozen=True):
-    """Keeps resources of single NUMA nodes free for declared pod shapes by moving pods; docs/how-to/defrag.md."""
-
-    enabled: bool = False
-    """On: the leader evicts pods, within PodDisruptionBudgets, whose replacements are placed elsewhere. Needs the
-    rights to create pods/eviction and events."""
-    dry_run: bool = False
-    """On: only events name the pods to move. Needs the right to create events."""
-    shapes: tuple[dict[str, str | int], ...] = ()
-    """The requests of pods with a single container, and `count`, the number of such pods that should fit at the same
-    time: `{cpu: 16, memory: 64Gi, nvidia.com/gpu: 4, count: 2}`."""
-    quiet_hours: tuple[str, ...] = ()
-    """Pods are moved only in these hours, in UTC, such as "22:00-06:00"; empty: at any time."""
-    per_hour: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-    """The most evictions per hour."""
-    max_moves: Annotated[int, msgspec.Meta(ge=1, le=10)] = 3
-    """The most moves for a single pod of a declared shape."""
-    priority: int = 0
-    """Pods of a higher priority are not moved."""
-
-    def __post_init__(self) -> None:
-        names = [str(declared_shapes.shape(amounts)) for amounts in self.shapes]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"shapes has {twice[0]!r:.80} more than once, expected a single count")
-        for text in self.quiet_hours:
-            declared_shapes.window(text)
-
-    def is_quiet(self, moment: time) -> bool:
-        """Whether pods may be moved at this time of day in UTC."""
-        windows = [declared_shapes.window(text) for text in self.quiet_hours]
-        return not windows or any(moment in window for window in windows)
-
-
 class NodeTaint(Section, frozen=True):
     """A taint of the nodes of a group."""
 
@@ -446,27 +412,6 @@ class Kueue(Section, frozen=True):
             raise ValueError(f"hold is {self.hold:g} s, expected at most {_LONGEST_HOLD_S:g} s")
 
 
-class Karmada(Section, frozen=True):
-    """Karmada's estimator of this member cluster; docs/how-to/karmada.md."""
-
-    address: str = "127.0.0.1"
-    """An IP address for `port`."""
-    port: PortOrNone = 0
-    """0: no estimator. Karmada's own estimators have 10352."""
-    tls: ServingTls | None = None
-    """The certificate of the port. With a port it is needed with `clientCaFile`: only clients with a certificate of
-    this CA may ask."""
-    cluster: str = ""
-    """The name of this cluster in Karmada; requests for other clusters are refused. Empty: any name."""
-    time_limit: PositiveDuration = PositiveDuration(1)
-    """Time for an answer, which counts the replicas found so far at its end. karmada-scheduler waits for three seconds
-    (`--scheduler-estimator-timeout`)."""
-
-    def __post_init__(self) -> None:
-        if self.port and (self.tls is None or not self.tls.client_ca_file):
-            raise ValueError("port is set without tls.clientCaFile, expected a CA: the port serves no other clients")
-
-
 class Volcano(Section, frozen=True):
     """Volcano's extender plug-in as a caller, `/volcano` on the extender's port; docs/how-to/volcano.md."""
 
@@ -521,10 +466,8 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     refused_pods: RefusedPods = msgspec.field(default_factory=RefusedPods)
     nominator: Nominator = msgspec.field(default_factory=Nominator)
     preemptor: Preemptor = msgspec.field(default_factory=Preemptor)
-    defragmenter: Defragmenter = msgspec.field(default_factory=Defragmenter)
     scale_up: ScaleUp = msgspec.field(default_factory=ScaleUp)
     kueue: Kueue = msgspec.field(default_factory=Kueue)
-    karmada: Karmada = msgspec.field(default_factory=Karmada)
     scale_down_guard: ScaleDownGuard = msgspec.field(default_factory=ScaleDownGuard)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
     volcano: Volcano = msgspec.field(default_factory=Volcano)
@@ -539,7 +482,6 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
             "extender": (self.extender.address, self.extender.port),
             "readOnly": (self.read_only.address, self.read_only.port),
             "grpc": (self.grpc.address, self.grpc.port),
-            "karmada": (self.karmada.address, self.karmada.port),
             "serving": (self.serving.address, self.serving.port),
         }
         for (first, (address, port)), (second, (other_address, other_port)) in combinations(listening.items(), 2):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from typing import Final
 
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.fragmentation import MAX_PODS, MAX_RESOURCES, Fragmentation, most_frequent, steps
+from topowise_scheduler.fragmentation import MAX_RESOURCES, Fragmentation, most_frequent, steps
 from topowise_scheduler.kubelet import Kubelet, free_amounts
 from topowise_scheduler.shape import PodRequests
 
@@ -22,28 +22,24 @@ _DIGITS: Final = 7
 
 # Seconds of a sync for the fragmentation of nodes, 2 % of the interval; the remaining nodes come in the next syncs.
 _SHARE_S: Final = 0.1
-PODS: Final = "waiting or declared pods"
+PODS: Final = "waiting pods"
 """The kind of these pods, beside the names of resources, which have no spaces."""
-_NO_PODS: Final[Mapping[str, PodRequests]] = {}
 _NO_FRAGMENTATION: Final = Fragmentation()
 
 _Zones = tuple[tuple[tuple[str, int], ...], ...]
 
 
 class Holes:
-    """Free resources by NUMA node, and the loss by fragmentation for these declared pods and the waiting pods.
+    """Free resources by NUMA node, and the loss by fragmentation for these and for the waiting pods.
 
     `clock` gives seconds, monotonic.
 
     Invariant: the counts are of the reported nodes in the state in which they were last looked at.
     """
 
-    def __init__(
-        self, ledger: Ledger, clock: Callable[[], float], declared: Mapping[str, PodRequests] = _NO_PODS
-    ) -> None:
+    def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
         self._ledger = ledger
         self._clock = clock
-        self._declared = dict(islice(declared.items(), MAX_PODS))
         self._zones: dict[str, _Zones] = {}
         # By resource: how many pieces of a size fit on NUMA nodes.
         self._pieces: dict[str, Counter[int]] = {}
@@ -91,7 +87,7 @@ class Holes:
             for record in self._ledger.waiting.values()
             if record.requests is not None
         )
-        pods = {**self._declared, **most_frequent(waiting)}
+        pods = most_frequent(waiting)
         if {requests.shape for requests in pods.values()} != {requests.shape for requests in self._pods.values()}:
             self._due.update(dict.fromkeys(self._ledger.node_states.reported()))
         self._pods = pods

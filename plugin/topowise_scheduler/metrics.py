@@ -21,7 +21,6 @@ from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.explain.waiting import CAUSES
 from topowise_scheduler.report import Report
-from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.shortage import Shortage, Waits
 
 PREFIX = "topowise_scheduler"
@@ -151,11 +150,6 @@ class Counts(Collector):
             "Pods evicted for a pod that waited only for its alignment.",
             events["evicted_for_alignment"],
         )
-        yield _count(
-            "defragmentation_evictions",
-            "Pods evicted to free the resources of a declared shape on one NUMA node.",
-            events["evicted_for_room"],
-        )
         yield _counter(
             "scale_up",
             "Requests of nodes for pods that wait only for alignment, by outcome.",
@@ -272,9 +266,7 @@ class _Shortages(Collector):
         )
 
 
-def watch_shortage(
-    registry: CollectorRegistry, ledger: Ledger, view: ClusterView, declared: Mapping[str, PodRequests] = {}
-) -> Shortage:
+def watch_shortage(registry: CollectorRegistry, ledger: Ledger, view: ClusterView) -> Shortage:
     """Registers the families of `Shortage`. Returns the `Shortage`, which the caller runs."""
     waited = Histogram(
         _NAME + "waited_seconds",
@@ -282,7 +274,7 @@ def watch_shortage(
         buckets=_WAIT_BUCKETS,
         registry=registry,
     )
-    shortage = Shortage(ledger, view, waited.observe, declared=declared)
+    shortage = Shortage(ledger, view, waited.observe)
     registry.register(_Shortages(shortage.holes, shortage.waits))
     return shortage
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
 import msgspec
@@ -20,7 +20,6 @@ from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.holes import Holes
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 from topowise_scheduler.presentation.explain.waiting import CAUSES, Cause, looking
-from topowise_scheduler.shape import PodRequests
 
 _INTERVAL_S: Final = 5.0
 # Pod classes of a sync; the remaining classes come in the next syncs.
@@ -103,9 +102,8 @@ class Shortage:
         view: ClusterView,
         bound: Callable[[float], None],
         clock: Callable[[], float] = clock.monotonic,
-        declared: Mapping[str, PodRequests] = {},
     ) -> None:
-        self.holes = Holes(ledger, clock, declared)
+        self.holes = Holes(ledger, clock)
         self.waits = Waits(ledger, view, bound, clock)
 
     async def run(self) -> None:

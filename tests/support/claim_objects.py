@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from scheduling import Service, pod
+from scheduling import Service, exact, kubelet, pod
 from topowise_scheduler.claims import objects
 from topowise_scheduler.claims.features import features_of
 from topowise_scheduler.claims.ledger import Claims, Sized
@@ -106,6 +106,12 @@ class ClaimService(Service):
 
     def _node(self, name: str) -> Node | None:
         return self.nodes.get(name)
+
+    def add_node(self, name: str, *numa: int | None) -> None:
+        """A node joins with an empty kubelet, and devices on these NUMA nodes."""
+        self.put_node(name)
+        self.report(exact(kubelet(), name=name))
+        self.put_devices(name, *numa)
 
     def put_claim(self, name: str, count: int = 1, devices: Iterable[str] | None = None, **fields: Any) -> None:
         """The watch brings a claim."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -206,6 +207,26 @@ def scope(path: str, method: str = "POST", query: bytes = b"", **headers: str) -
     return {"type": "http", "path": path, "method": method, "query_string": query, "headers": listed, "scheme": "http"}
 
 
+def call(
+    app: Any, path: str, body: bytes | Iterator[bytes] = b"", method: str = "POST", query: bytes = b"", **headers: str
+) -> tuple[int, bytes]:
+    """Returns status and body of an ASGI application's answer; an iterator is sent part by part."""
+    parts = iter((body,)) if isinstance(body, bytes) else body
+    messages: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        part = next(parts, None)
+        return {"type": "http.request", "body": part or b"", "more_body": part is not None and part is not body}
+
+    async def send(message: dict[str, Any]) -> None:
+        messages.append(message)
+
+    asyncio.run(app(scope(path, method, query, **headers), receive, send))
+    start, content = messages
+    assert int(dict(start["headers"])[b"content-length"]) == len(content["body"])
+    return start["status"], content["body"]
+
+
 class Service:
     """Ledger, engine and answers put together as the daemon does."""
 
@@ -302,12 +323,15 @@ class Service:
         bound = self.bind(document, node)
         self.put({**bound, "status": {**bound["status"], "phase": "Failed", "reason": reason}})
 
+    def kubelet(self, name: str) -> Kubelet:
+        """Returns the state of a reported node as the ledger believes."""
+        node_state = self.ledger.node_states.of(name)
+        assert node_state is not None and node_state.kubelet is not None
+        return node_state.kubelet
+
     def free(self, name: str) -> list[int]:
         """Free CPUs per zone as the ledger believes."""
-        node_state = self.ledger.node_states.of(name)
-        assert node_state is not None
-        assert node_state.kubelet is not None
-        node = node_state.kubelet
+        node = self.kubelet(name)
         assert node.cpu is not None
         return [(cpus & node.cpu.available).bit_count() for cpus in node.topology.numa_cpus]
 

@@ -164,21 +164,17 @@ readinessProbe:
 {{/* Ports that others can reach beside those of metrics and extender: a JSON list. Of a SchedulerConfiguration. */}}
 {{- define "topowise.openPorts" -}}
 {{- $ports := list -}}
-{{- range include "topowise.grpcPorts" . | fromJsonArray -}}{{- $ports = append $ports (int .port) -}}{{- end -}}
+{{- with include "topowise.grpcPort" . -}}{{- $ports = append $ports (int .) -}}{{- end -}}
 {{- $readOnly := .readOnly | default dict -}}
 {{- $port := dig "port" 8081 $readOnly -}}
 {{- if and $port (not (include "topowise.isLoopback" (dig "address" "127.0.0.1" $readOnly))) -}}{{- $ports = append $ports $port -}}{{- end -}}
 {{- toJson $ports -}}
 {{- end -}}
 
-{{/* The gRPC ports that others can reach: a JSON list of {name, port}. Of a SchedulerConfiguration. */}}
-{{- define "topowise.grpcPorts" -}}
-{{- $ports := list -}}
-{{- range $name := list "grpc" "karmada" -}}
-{{- $section := index $ $name | default dict -}}
-{{- if and $section.port (not (include "topowise.isLoopback" (dig "address" "127.0.0.1" $section))) -}}
-{{- $ports = append $ports (dict "name" $name "port" (int $section.port)) -}}
+{{/* The gRPC port that others can reach, "" without. Of a SchedulerConfiguration. */}}
+{{- define "topowise.grpcPort" -}}
+{{- $grpc := .grpc | default dict -}}
+{{- if and $grpc.port (not (include "topowise.isLoopback" (dig "address" "127.0.0.1" $grpc))) -}}
+{{- int $grpc.port -}}
 {{- end -}}
-{{- end -}}
-{{- toJson $ports -}}
 {{- end -}}

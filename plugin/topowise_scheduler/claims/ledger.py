@@ -39,7 +39,7 @@ from topowise_scheduler.claims.objects import (
     ResourceSlice,
 )
 from topowise_scheduler.claims.selectors import Selectors
-from topowise_scheduler.claims.users import ClaimUsers, owners
+from topowise_scheduler.claims.users import ClaimUsers
 from topowise_scheduler.claims.work import Work
 from topowise_scheduler.kube_scheduler import Node, selects
 
@@ -212,11 +212,6 @@ class Claims:
             else:
                 parts.append(_encode([tuple(result.id) for result in _results(kept.claim)]))
         return blake2b(b"\0".join(parts), digest_size=16).digest()
-
-    def were_made_for(self, pod: ClaimingPod) -> bool:
-        """Returns whether each claim of a pod was made for this pod, from a template or by kube-scheduler."""
-        claims = [self.claim(f"{pod.namespace}/{name}") for name in pod.claims]
-        return all(claim is not None and pod.uid in owners(claim) for claim in claims)
 
     def frees(self, uid: str) -> bool:
         """Returns whether the devices of claims may depend on whether this pod has left."""

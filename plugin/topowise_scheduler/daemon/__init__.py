@@ -13,7 +13,7 @@ from topowise.runtime import config, event_loop, health, tasks
 from topowise.runtime.event_loop import sliced
 from topowise.runtime.heap import Heap
 from topowise.runtime.log import kv
-from topowise_scheduler import declared_shapes, metrics
+from topowise_scheduler import metrics
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.daemon import ports
@@ -49,9 +49,7 @@ async def _run(core: Core) -> int:
         leader.stopped_classes,
     )
     measured = http.Metrics(registry)
-    shapes = map(declared_shapes.shape, settings.defragmenter.shapes)
-    declared = {str(shape): core.records.requests(shape.pod(0))[0] for shape in shapes}
-    shortage = metrics.watch_shortage(registry, ledger, core.view, declared)
+    shortage = metrics.watch_shortage(registry, ledger, core.view)
     if core.steering is not None:
         core.steering.observe = metrics.watch_steering(registry, core.steering.results)
     if core.claims is not None:
@@ -64,7 +62,6 @@ async def _run(core: Core) -> int:
             **{f"watch {source.name}": source.run() for source in core.sources},
             "extender": http.serve(settings.extender, ports.for_schedulers(core, measured)),
             **({"grpc": _grpc(core)} if settings.grpc.socket or settings.grpc.port else {}),
-            **({"karmada": _karmada(core)} if settings.karmada.port else {}),
             **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
             **({} if core.claims is None else {"version": follow(core.api, core.claims, settings.resource_claims)}),
             "clock": _tick(ledger),
@@ -84,14 +81,6 @@ async def _grpc(core: Core) -> None:
 
     scoring = grpc_api.ScoringService(core.answers, core.view, core.fitting, core.not_synced, core.templates)
     await grpc_api.serve(core.settings.grpc, scoring)
-
-
-async def _karmada(core: Core) -> None:
-    # Imported on demand, as gRPC.
-    from topowise_scheduler import karmada_api
-
-    estimator = karmada_api.Estimator(core.answers, core.view, core.settings.karmada, core.not_synced)
-    await karmada_api.serve(core.settings.karmada, estimator)
 
 
 async def _tick(ledger: Ledger) -> None:

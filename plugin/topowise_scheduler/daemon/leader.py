@@ -18,7 +18,6 @@ from topowise_scheduler.daemon.core import Core
 from topowise_scheduler.fit_together import FitTogetherService
 from topowise_scheduler.leader.admission_checks import AdmissionChecks
 from topowise_scheduler.leader.alignment import AlignmentPreemption
-from topowise_scheduler.leader.defragmenter import Defragmenter
 from topowise_scheduler.leader.nominator import Cluster, Decisions, Nominator
 from topowise_scheduler.leader.preemptor import Preemptor
 from topowise_scheduler.leader.refused_pods import RefusedPods
@@ -116,8 +115,6 @@ class Leader:
             # A new nominator for each term: writes that were under way when the lease was lost are dropped.
             return Nominator(api, ledger, self._decisions, writes=writes, not_ready=core.not_synced).run()
 
-        defragmenter = Defragmenter(api, ledger, answers, core.view, core.budgets, settings.defragmenter)
-
         def scale_up() -> Coroutine[Any, Any, None]:
             chosen = settings.scale_up
             demand = Demand(api, ledger, answers, core.view, patience=chosen.patience)
@@ -145,7 +142,6 @@ class Leader:
             "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, core.nodes).run),
             "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
             "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),
-            "defragmenter": (settings.defragmenter.enabled, defragmenter.run),
             "scale-down guard": (settings.scale_down_guard.enabled, guard.run),
             "scale up": (settings.scale_up.enabled, scale_up),
         }

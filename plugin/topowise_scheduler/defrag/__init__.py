@@ -6,7 +6,7 @@ cluster, planning.py combines them. Nothing here does I/O or changes the ledger.
 """
 
 from topowise_scheduler.defrag.movable import Movable, sort
-from topowise_scheduler.defrag.planning import Plan, finished, one_more, plan
+from topowise_scheduler.defrag.planning import Plan, plan
 from topowise_scheduler.defrag.scene import Change, Step
 
-__all__ = ["Change", "Movable", "Plan", "Step", "finished", "one_more", "plan", "sort"]
+__all__ = ["Change", "Movable", "Plan", "Step", "plan", "sort"]

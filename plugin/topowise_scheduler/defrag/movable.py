@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
 from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.kube_scheduler import MIRROR, RESOURCE_CLAIMS, Pod, unexamined
+from topowise_scheduler.kube_scheduler import MIRROR, Pod, unexamined
 from topowise_scheduler.preemption import Budgets
 
-OwnsClaims: TypeAlias = Callable[[PodRecord], bool]
-"""Returns whether all claims of a pod were made for the pod, so that its replacement gets new claims."""
 _SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 
@@ -34,16 +32,11 @@ class Movable(msgspec.Struct, frozen=True):
         return f"{self.record.namespace}/{self.record.name}"
 
 
-def sort(
-    pods: Iterable[tuple[Pod, PodRecord]], budgets: Budgets, priority: int, owns_claims: OwnsClaims | None = None
-) -> tuple[list[Movable], Counter[str]]:
-    """Returns the pods that may be moved for a pod of this priority, and counts why the remaining pods may not.
-
-    `owns_claims` is None if the devices of new claims cannot be predicted.
-    """
+def sort(pods: Iterable[tuple[Pod, PodRecord]], budgets: Budgets, priority: int) -> tuple[list[Movable], Counter[str]]:
+    """Returns the pods that may be moved for a pod of this priority, and counts why the remaining pods may not."""
     movable, skipped = [], Counter[str]()
     for pod, record in pods:
-        hindrance = _hindrance(pod, record, budgets, priority) or _requirement(pod, record, owns_claims)
+        hindrance = _hindrance(pod, record, budgets, priority) or _requirement(pod)
         if hindrance:
             skipped[hindrance] += 1
             continue
@@ -73,15 +66,10 @@ def _hindrance(pod: Pod, record: PodRecord, budgets: Budgets, priority: int) -> 
     return _protection(record, budgets)
 
 
-def _requirement(pod: Pod, record: PodRecord, owns_claims: OwnsClaims | None) -> str:
+def _requirement(pod: Pod) -> str:
     """Returns what of the pod keeps a new place from being confirmed."""
-    for words in unexamined(pod.spec):
-        if words != RESOURCE_CLAIMS or owns_claims is None:
-            return f"with {words}, so that no new place can be confirmed"
-        if not owns_claims(record):
-            # The replacement would use the same claim.
-            return "with claims that were not made for them, so that no new devices can be confirmed"
-    return ""
+    words = next(iter(unexamined(pod.spec)), "")
+    return f"with {words}, so that no new place can be confirmed" if words else ""
 
 
 def _protection(record: PodRecord, budgets: Budgets) -> str:

@@ -7,8 +7,7 @@ all shorter plans are tried as well; only in these two cases a plan is called th
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -19,8 +18,6 @@ from topowise_scheduler.defrag.scene import Change, Cluster, Scene, Step
 from topowise_scheduler.defrag.search import Progress, Search
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
-
-_Result = TypeVar("_Result")
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -61,7 +58,7 @@ def plan(
         return _planned(scene, already, is_least=True)
     by_node = _by_node(movers)
     search = Search(by_node, progress)
-    goal, reached = finished(_opened(scene, search, count, most, progress))
+    goal, reached = _opened(scene, search, count, most, progress)
     moves = most + 1 if goal is None else len(goal.moved)
     if goal is not None and _is_least(search, moves, missing=count - already):
         return _planned(goal, already, is_least=True)
@@ -75,49 +72,14 @@ def plan(
     return Plan((), already, is_least=tried_all, why=_why(cluster, search, reached, count, most, tried_all=tried_all))
 
 
-def one_more(
-    answers: Answers,
-    view: ClusterView,
-    target: Pod,
-    count: int,
-    movers: Sequence[Movable],
-    most: int,
-    names: Sequence[str],
-) -> Generator[None, None, Plan]:
-    """Plans room for one more pod than fit on these nodes, in steps of some milliseconds; no steps if `count` fit."""
-    cluster = Cluster(answers, view, target, names)
-    scene = Scene(cluster).fill(count)
-    if scene.arrived >= count:
-        return Plan((), scene.arrived, is_least=True)
-    yield
-    search = Search(_by_node(movers), lambda _: None)
-    goal = yield from search.open(scene, most)
-    if goal is None:
-        why = _why(cluster, search, scene.arrived, count, most, tried_all=False)
-        return Plan((), scene.arrived, is_least=False, why=why)
-    return Plan(goal.steps, scene.arrived, is_least=_is_least(search, len(goal.moved), missing=1))
-
-
-def finished(steps: Generator[None, None, _Result]) -> _Result:
-    """Runs all steps. Returns their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: _Result = end.value
-            return result
-
-
 def _planned(scene: Scene, already: int, *, is_least: bool) -> Plan:
     return Plan(scene.steps, already, is_least, changes=tuple(scene.changes()))
 
 
-def _opened(
-    scene: Scene, search: Search, count: int, most: int, progress: Progress
-) -> Generator[None, None, tuple[Scene | None, int]]:
+def _opened(scene: Scene, search: Search, count: int, most: int, progress: Progress) -> tuple[Scene | None, int]:
     """Returns the scene with all target pods, None if some do not fit, and the number of pods that fit."""
     while scene.arrived < count:
-        opened = yield from search.open(scene, most - len(scene.moved))
+        opened = search.open(scene, most - len(scene.moved))
         if opened is None:
             return None, scene.arrived
         # The moves may have made room for several pods.

@@ -6,7 +6,7 @@ never changes; each step makes a new scene.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -15,7 +15,6 @@ import numpy as np
 from topowise.errors import ParseError
 from topowise.pods import Amounts
 from topowise_scheduler.answers import Answers, Question
-from topowise_scheduler.claims.objects import DeviceRequestAllocationResult
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.defrag.movable import Movable
 from topowise_scheduler.engine import Outcome
@@ -121,8 +120,6 @@ class Scene:
         """The node of each moved pod, by UID."""
         self.arrived = 0
         """Number of placed target pods."""
-        # The devices that the claims of placed pods get, by UID.
-        self._devices: Mapping[str, Sequence[DeviceRequestAllocationResult]] = {}
 
     def states(self, name: str) -> tuple[Kubelet, ...]:
         """Returns the possible states of a node."""
@@ -135,12 +132,10 @@ class Scene:
     def move(self, mover: Movable, origin: str, name: str) -> Scene | None:
         """Places the replacement of a pod on another node, then removes the pod. Returns None if it is refused."""
         record = msgspec.structs.replace(mover.record, node="")
-        admitted = self._admitted(name, record, mover.pod, {*self.moved, mover.uid})
-        if admitted is None:
+        states = self._admitted(name, record, mover.pod)
+        if states is None:
             return None
-        states, devices = admitted
         after = self._with(name, states, record, 1)
-        after._devices = {**self._devices, record.uid: devices}
         left = tuple([state.without((record.uid,)) for state in after.states(origin)])
         after = after._with(origin, left, record, -1)
         after.moved = {**self.moved, record.uid: name}
@@ -154,12 +149,10 @@ class Scene:
         """Places a target pod on a node. Returns None if the node refuses it."""
         target = self.cluster.target
         record = msgspec.structs.replace(self.cluster.question.record, uid=f"{_TARGET}{self.arrived}")
-        admitted = self._admitted(name, record, target, self.moved)
-        if admitted is None:
+        states = self._admitted(name, record, target)
+        if states is None:
             return None
-        states, devices = admitted
         after = self._with(name, states, record, 1)
-        after._devices = {**self._devices, record.uid: devices}
         after.arrived += 1
         text = f"{record.namespace}/{record.name}"
         after.steps = (*self.steps, Step("new", text, name, self._placement_of(states[0], record.uid, name)))
@@ -204,26 +197,17 @@ class Scene:
         brought = [*self.moved, *(f"{_TARGET}{number}" for number in range(self.arrived))]
         return not self.cluster.answers.affinity_refusal(record, name, states, brought)
 
-    def _admitted(
-        self, name: str, record: PodRecord, pod: Pod, leaving: Collection[str]
-    ) -> tuple[tuple[Kubelet, ...], Sequence[DeviceRequestAllocationResult]] | None:
-        """Returns the states of a node with the pod, and the devices of its claims; None if the pod is refused."""
+    def _admitted(self, name: str, record: PodRecord, pod: Pod) -> tuple[Kubelet, ...] | None:
+        """Returns the states of a node with the pod, None if the pod is refused."""
         if name in self.changed and not self.has_sums(pod, name):
             return None
         states = self.states(name)
-        taken = [device for uid, devices in self._devices.items() if uid != record.uid for device in devices]
-        expected = self.cluster.view.ledger.gates.claims.expected_in(record, name, states, leaving, taken)
-        if expected.record is None:
-            return None
-        placed_states = place(states, expected.record.view)
-        if placed_states is None or not self.are_near(record, name, states):
-            return None
-        return placed_states, expected.results
+        placed_states = place(states, record.view)
+        return placed_states if placed_states is not None and self.are_near(record, name, states) else None
 
     def _with(self, name: str, states: tuple[Kubelet, ...], record: PodRecord, sign: int) -> Scene:
         after = Scene(self.cluster)
         after.arrived, after.moved, after.steps = self.arrived, self.moved, self.steps
-        after._devices = self._devices
         after.changed = {**self.changed, name: states}
         assert record.needs is not None
         requested = dict(self._requested.get(name, {}))

@@ -7,7 +7,7 @@ many pods without trying all sets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final
 
@@ -25,8 +25,6 @@ _MAX_SEARCHED_NODES: Final = 16
 _MAX_PLACEMENTS: Final = 64
 _EQUAL_PRIORITY: Final = -1
 Progress = Callable[[str], None]
-Steps = Generator[None, None, Scene | None]
-"""A search in steps of some milliseconds, which returns a scene."""
 
 
 class _Node:
@@ -63,22 +61,18 @@ class Search:
         """Returns whether every set of pods was tried."""
         return self._sets > 0 and self._trials > 0
 
-    def open(self, scene: Scene, most: int) -> Steps:
+    def open(self, scene: Scene, most: int) -> Scene | None:
         """Returns the scene with another target pod after the fewest moves, None if no moves make room."""
         self.fewest_leaving = None
-        nodes = []
-        for name in self._movers:
-            if (node := self._node(scene, name)) is not None:
-                nodes.append(node)
-            yield
+        nodes = [node for name in self._movers if (node := self._node(scene, name)) is not None]
         for size in range(1, most + 1):
             able = [node for node in nodes if max(1, node.least or 0) <= size <= len(node.movers)]
             for node in sorted(able, key=lambda node: (node.least or 0, node.name)):
-                after = yield from self._with_leaving(scene, node, size)
+                after = self._with_leaving(scene, node, size)
                 if after is not None:
                     return after
             if not self.tried_all:
-                return (yield from self._best_by_preemption(scene, nodes, most))
+                return self._best_by_preemption(scene, nodes, most)
             self._progress(f"no {size} pods to move found, trying {size + 1}")
         return None
 
@@ -94,18 +88,16 @@ class Search:
             node = self._nodes[name] = _Node(name, states, scene, movers)
         return None if node.least is None else node
 
-    def _with_leaving(self, scene: Scene, node: _Node, size: int) -> Steps:
+    def _with_leaving(self, scene: Scene, node: _Node, size: int) -> Scene | None:
         for leaving in combinations(node.movers, size):
             self._sets -= 1
             if not self.tried_all:
                 return None
             if node.bound.may_do([mover.uid for mover in leaving]) and self._fits_without(scene, node, leaving):
                 self.fewest_leaving = min(size, self.fewest_leaving or size)
-                yield
                 after = self._moved(scene, node, leaving)
                 if after is not None:
                     return after
-            yield
         return None
 
     def _fits_without(self, scene: Scene, node: _Node, leaving: Sequence[Movable]) -> bool:
@@ -129,7 +121,7 @@ class Search:
                 return after
         return None
 
-    def _best_by_preemption(self, scene: Scene, nodes: Sequence[_Node], most: int) -> Steps:
+    def _best_by_preemption(self, scene: Scene, nodes: Sequence[_Node], most: int) -> Scene | None:
         """Returns the best scene that the preemption search finds on the most promising nodes."""
         promising = sorted(nodes, key=lambda node: (node.least or 0, node.name))[:_MAX_SEARCHED_NODES]
         best: Scene | None = None
@@ -139,7 +131,6 @@ class Search:
             by_uid = {mover.uid: mover for mover in node.movers if self._has_candidate(scene, mover, node.name)}
             # Equal priorities, so that the fewest pods are the least harm.
             running = [Running(uid, _EQUAL_PRIORITY, mover.record.started) for uid, mover in by_uid.items()]
-            yield
             choice = preemption.choose(node.states[0], pod, 0, running, (), {})
             if choice is None or not 0 < len(choice.victims) <= most:
                 continue

@@ -144,18 +144,14 @@ class GroupPlacer:
         """Tries one node a step; `placement` is the answer after the last step."""
         placements: list[PodPlacement] = []
         for pod in self._pods:
-            placement = yield from self.add(pod)
-            if isinstance(placement, str):
-                self.placement = GroupPlacement(placements, placement, tuple(self._not_examined))
+            template = yield from self._template(pod)
+            placement = yield from self._place(template, pod)
+            if placement is None:
+                self.placement = GroupPlacement(placements, template.why, tuple(self._not_examined))
                 return
             placements.append(placement)
             yield
         self.placement = GroupPlacement(placements, not_examined=tuple(self._not_examined))
-
-    def add(self, pod: Pod) -> Generator[None, None, PodPlacement | str]:
-        """Places a pod beside the pods before. Returns where, or why it fits on no node."""
-        template = yield from self._template(pod)
-        return (yield from self._place(template, pod)) or template.why
 
     def _template(self, pod: Pod) -> Generator[None, None, _Template]:
         key = _encode((pod.spec, pod.metadata.labels, pod.metadata.annotations, pod.metadata.namespace))

@@ -32,10 +32,6 @@ EVERYTHING = (
     "scheduler.config.grpc.address=0.0.0.0",
     "scheduler.config.grpc.port=50051",
 )
-KARMADA_TLS = tuple(
-    f"scheduler.config.karmada.tls.{field}=/etc/karmada/{file}"
-    for field, file in (("certFile", "tls.crt"), ("keyFile", "tls.key"), ("clientCaFile", "ca.crt"))
-)
 NAMESPACED = {"DaemonSet", "Deployment", "ConfigMap", "Secret", "Service", "ServiceAccount", "NetworkPolicy", "Role"}
 
 
@@ -364,24 +360,14 @@ def test_one_family_of_addresses_is_chosen_for_all_that_listens(render: Any, rec
 @pytest.mark.parametrize(
     ("address", "is_open"), [("0.0.0.0", True), ("::", True), ("127.0.0.1", False), ("::1", False)]
 )
-@pytest.mark.parametrize(("section", "port"), [("readOnly", 8081), ("grpc", 50051), ("karmada", 10352)])
+@pytest.mark.parametrize(("section", "port"), [("readOnly", 8081), ("grpc", 50051)])
 def test_a_port_that_the_configuration_opens_is_let_in(
     render: Any, section: str, port: int, address: str, is_open: bool
 ) -> None:
     values = [f"scheduler.config.{section}.{field}" for field in (f"address={address}", f"port={port}")]
-    objects = render("", *values, *(KARMADA_TLS if section == "karmada" else ()))
+    objects = render("", *values)
     rules = objects.named("NetworkPolicy", "topowise-scheduler")["spec"]["ingress"]
     assert (port in [entry["port"] for rule in rules for entry in rule["ports"]]) is is_open
-
-
-def test_the_estimator_of_karmada_has_a_service_and_no_rights(render: Any) -> None:
-    port = ("scheduler.config.karmada.address=0.0.0.0", "scheduler.config.karmada.port=10352")
-    objects = render("", *port, *KARMADA_TLS)
-    assert scheduler_config(objects).karmada.tls is not None
-    (served,) = objects.named("Service", "topowise-scheduler-karmada")["spec"]["ports"]
-    assert served == {"name": "karmada", "port": 10352, "targetPort": 10352, "protocol": "TCP"}
-    rules = objects.named("ClusterRole", "topowise-scheduler")["rules"]
-    assert rules == render("").named("ClusterRole", "topowise-scheduler")["rules"]
 
 
 def test_probes_speak_tls_where_the_port_does(render: Any) -> None:

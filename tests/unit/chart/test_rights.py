@@ -70,10 +70,6 @@ PREEMPTOR: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/preemptor.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/leader/evictions.py", "POST"): {("", "pods/eviction", "create")},
 }
-DEFRAGMENTER: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/leader/pod_lists.py", "GET"): {("", "pods", "list")},
-    ("topowise_scheduler/leader/evictions.py", "POST"): {("", "pods/eviction", "create")},
-}
 # In the namespace of the placeholders, except the status and the daemon pods of a node.
 SCALE_UP: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/scale_up.py", "GET"): {("", "pods", "list")},
@@ -186,7 +182,6 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
         WAITING_PODS,
         NOMINATION,
         PREEMPTOR,
-        DEFRAGMENTER,
         SCALE_UP,
         SCALE_UP_STATUS,
         KNOWN_NODES,
@@ -290,10 +285,9 @@ def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
         ("waitingPods.tell", WAITING_PODS),
         ("preemptor.enabled", PREEMPTOR | NOMINATION),
         ("nominator.enabled", NOMINATION),
-        ("defragmenter.enabled", DEFRAGMENTER),
         ("scaleDownGuard.enabled", SCALE_DOWN_GUARD),
     ],
-    ids=["start-up taint", "refused pods", "waiting pods", "preemptor", "nominator", "defragmenter", "guard"],
+    ids=["start-up taint", "refused pods", "waiting pods", "preemptor", "nominator", "guard"],
 )
 def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
     render: Any, option: str, calls: dict[tuple[str, str], set[Right]]
@@ -341,9 +335,8 @@ def test_claims_take_rights_only_where_they_are_switched_on(render: Any) -> None
     assert {(path[2], path[-1]) for path in paths} == {(group, resource) for group, resource, _ in CLAIMS_WATCH}
 
 
-@pytest.mark.parametrize("name", ["preemptor", "defragmenter"])
-def test_a_dry_run_takes_no_right(render: Any, name: str) -> None:
-    objects = render("", f"scheduler.config.{name}.enabled=true", f"scheduler.config.{name}.dryRun=true")
+def test_a_dry_run_takes_no_right(render: Any) -> None:
+    objects = render("", "scheduler.config.preemptor.enabled=true", "scheduler.config.preemptor.dryRun=true")
     assert rights(objects.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER)
 
 
@@ -367,7 +360,6 @@ def restricted(objects: Any, component: str = "scheduler") -> set[str]:
         ("waitingPods.tell",),
         ("preemptor.enabled",),
         ("nominator.enabled",),
-        ("defragmenter.enabled",),
         ("scaleDownGuard.enabled",),
     ],
     ids=lambda options: options[0] if options else "default",
@@ -401,7 +393,6 @@ ROWS = {
         "config.kueue": "scheduler.config.kueue.enabled=true",
         "config.scaleDownGuard": "scheduler.config.scaleDownGuard.enabled=true",
         "config.preemptor": "scheduler.config.preemptor.enabled=true",
-        "config.defragmenter": "scheduler.config.defragmenter.enabled=true",
         "config.refusedPods": "scheduler.config.refusedPods.delete=true",
         "steering.enabled": "steering.enabled=true",
         "config.resourceClaims": "scheduler.config.resourceClaims.enabled=true",

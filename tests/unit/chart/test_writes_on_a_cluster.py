@@ -59,7 +59,6 @@ EVERY_FEATURE = (
     "scheduler.config.waitingPods.tell=true",
     "scheduler.config.preemptor.enabled=true",
     "scheduler.config.nominator.enabled=true",
-    "scheduler.config.defragmenter.enabled=true",
     "scheduler.config.scaleDownGuard.enabled=true",
     "scheduler.config.scaleUp.enabled=true",
     "scheduler.config.scaleUp.autoscaler=karpenter",

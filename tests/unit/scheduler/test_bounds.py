@@ -230,15 +230,10 @@ def test_states_are_recognised_within_a_bound_in_bytes(monkeypatch: pytest.Monke
     assert 0 < len(states._numbers) < 1000
 
 
-def test_a_node_of_very_many_devices_is_not_kept_for_its_states() -> None:
-    states, large = SameStates(), full_node(2, 0, devices=1100)
-    assert states.number(large.node.emptied(), large) != states.number(large.node.emptied(), large)
-    assert len(states._lasting) == len(states._numbers) == 0
-
-
-def test_a_node_of_very_many_resources_is_not_kept_for_its_states() -> None:
-    states, large = SameStates(), full_node(2, 0)
-    for number in range(128):
+@pytest.mark.parametrize(("devices", "resources"), [(1100, 0), (0, 128)])
+def test_a_node_of_very_many_devices_is_not_kept_for_its_states(devices: int, resources: int) -> None:
+    states, large = SameStates(), full_node(2, 0, devices=devices)
+    for number in range(resources):
         large.node.report_devices(f"x.io/{number}", [Device("d", (0,))])
     assert states.number(large.node.emptied(), large) != states.number(large.node.emptied(), large)
     assert len(states._lasting) == len(states._numbers) == 0
@@ -408,8 +403,7 @@ def test_parts_of_reports_are_dropped_with_their_last_report() -> None:
     gc.collect()
     assert [len(cache) for cache in caches] == before
     node_state = service.ledger.node_states.of("n1")
-    assert node_state is not None
-    assert node_state.report is not None
+    assert node_state is not None and node_state.report is not None
     assert node_state.report.precision == "exact"
 
 
@@ -420,10 +414,8 @@ def test_nodes_of_equal_hardware_share_the_parts_of_their_reports() -> None:
         service.report(counts(f"{name}-counts", "8"))
     for names in (("n1", "n2"), ("n1-counts", "n2-counts")):
         first, second = (service.ledger.node_states.of(name) for name in names)
-        assert first is not None
-        assert second is not None
-        assert first.report is not None
-        assert second.report is not None
+        assert first is not None and first.report is not None
+        assert second is not None and second.report is not None
         assert first.report.empty is second.report.empty
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from scheduling import Service, counts, pod, scope
+from scheduling import Service, call, counts, pod, scope
 from topowise_scheduler.extender import callers, http
 from topowise_scheduler.extender.callers import Callers
 from volcano import serving
@@ -42,7 +42,7 @@ class Site:
 
         async def page(scope: Any, receive: Any, send: Any) -> None:
             self.page_paths.append(scope["path"])
-            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
             await send({"type": "http.response.body", "body": b"page"})
 
         self.app = http.Application(
@@ -55,16 +55,7 @@ class Site:
         )
 
     def call(self, path: str, method: str = "POST", body: bytes = QUESTION, **headers: str) -> tuple[int, bytes]:
-        sent: list[dict[str, Any]] = []
-
-        async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
-
-        asyncio.run(self.app(scope(path, method, **headers), receive, send))
-        return sent[0]["status"], sent[1]["body"]
+        return call(self.app, path, body, method, **headers)
 
 
 @pytest.fixture

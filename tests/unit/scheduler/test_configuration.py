@@ -38,6 +38,9 @@ HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: SchedulerConfiguration\n"
         ("steering: {expiry: 31s}", "expiry is 31 s, expected at most 30 s"),
         ("steering: {wait: 6s}", "expiry is 10 s and wait is 6 s, expected an expiry of twice wait at least"),
         ("ui: {enabled: true}\nreadOnly: {port: 0}", "ui.enabled is true and readOnly.port 0"),
+        # Fields that are gone (docs/how-to/upgrade.md).
+        ("karmada: {port: 10352}", "unknown field 'karmada', expected one of apiVersion, "),
+        ("defragmenter: {enabled: true}", "unknown field 'defragmenter', expected one of apiVersion, "),
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, named: str) -> None:

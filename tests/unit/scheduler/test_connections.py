@@ -111,60 +111,53 @@ async def serving(
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_head_that_trickles_in_is_not_waited_for() -> None:
+HALF = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "pause", "within"),
+    [
+        pytest.param(b"POST /filter HTTP/1.1\r\nX-Slow: ", b"a", 0.05, 1.5, id="a head"),
+        pytest.param(HALF, b" ", 0.1, 2.5, id="a body, a byte now and then"),
+        pytest.param(HALF, b" ", 0.6, 2.5, id="a body, silence"),
+        pytest.param(b"", b"\r\n", 0.05, 3.0, id="line breaks on an idle connection"),
+    ],
+)
+async def test_a_client_that_trickles_is_not_waited_for(first: bytes, then: bytes, pause: float, within: float) -> None:
     async with serving() as connect:
         slow = await connect()
 
         async def trickle() -> None:
-            for byte in b"POST /filter HTTP/1.1\r\nX-Slow: " + b"a" * 1000:
-                await slow.send(bytes((byte,)))
-                await asyncio.sleep(0.05)
-
-        task = asyncio.create_task(trickle())
-        assert await slow.is_closed(within=1.5)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-@pytest.mark.parametrize("pause", [0.1, 0.6], ids=["a byte now and then", "silence"])
-async def test_a_body_that_trickles_in_is_not_waited_for(pause: float) -> None:
-    async with serving() as connect:
-        slow = await connect()
-        await slow.send(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
-
-        async def trickle() -> None:
+            await slow.send(first)
             while True:
                 await asyncio.sleep(pause)
-                await slow.send(b" ")
+                await slow.send(then)
 
         task = asyncio.create_task(trickle())
-        assert await slow.is_closed(within=2.5)
+        assert await slow.is_closed(within)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_line_breaks_now_and_then_do_not_keep_an_idle_connection() -> None:
-    async with serving() as connect:
-        slow = await connect()
-
-        async def trickle() -> None:
-            while True:
-                await slow.send(b"\r\n")
-                await asyncio.sleep(0.05)
-
-        task = asyncio.create_task(trickle())
-        assert await slow.is_closed(within=3)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def test_a_head_without_end_is_cut_off() -> None:
-    async with serving(SHORT._replace(head_s=60, silence_s=60)) as connect:
+@pytest.mark.parametrize(
+    ("first", "then", "limits"),
+    [
+        (b"POST /filter HTTP/1.1\r\nX-Long: ", b"a" * 1024, SHORT._replace(head_s=60, silence_s=60)),
+        (
+            b"POST /filter HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+            b"x: y\r\n" * 100,
+            SHORT._replace(body_s=60, silence_s=60),
+        ),
+    ],
+    ids=["a head without end", "trailers"],
+)
+async def test_a_flood_is_cut_off(first: bytes, then: bytes, limits: Limits) -> None:
+    async with serving(limits) as connect:
         long = await connect()
-        await long.send(b"POST /filter HTTP/1.1\r\nX-Long: ")
+        await long.send(first)
         with pytest.raises(ConnectionError):
             for _ in range(100):
-                await long.send(b"a" * 1024)
+                await long.send(then)
                 await asyncio.sleep(0.01)
 
 
@@ -189,16 +182,6 @@ async def test_a_flood_of_line_breaks_is_cut_off() -> None:
         for _ in range(5):
             assert (await polite.ask())["NodeNames"] == ["n1"]
             await polite.send(b"\r\n")
-
-
-async def test_a_flood_of_trailers_is_cut_off() -> None:
-    async with serving(SHORT._replace(body_s=60, silence_s=60)) as connect:
-        long = await connect()
-        await long.send(b"POST /filter HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
-        with pytest.raises(ConnectionError):
-            for _ in range(100):
-                await long.send(b"x: y\r\n" * 100)
-                await asyncio.sleep(0.01)
 
 
 async def test_an_answer_that_the_client_does_not_read_is_dropped() -> None:

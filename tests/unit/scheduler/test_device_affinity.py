@@ -12,14 +12,12 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from sandbox.exported import exported
-from scheduling import WAITS, Service, machine, place_together, pod, scope
+from scheduling import WAITS, Service, call, place_together, pod
+from switched import GPU, NIC, hardware, hold, published
 from topowise import nrt
-from topowise.attributes import PCI, pci_devices
-from topowise.attributes.pci_devices import Located
+from topowise.attributes import PCI
 from topowise.errors import ConfigError
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise.pci import Place
 from topowise.runtime import config
 from topowise_scheduler import defrag, metrics, refusals
 from topowise_scheduler.cluster.gates import affinity as affinity_gate
@@ -29,7 +27,7 @@ from topowise_scheduler.device_affinity import ANNOTATION, Rule, Settings
 from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet, Machine, Placement
+from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.leader.alignment import AlignmentPreemption
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.kubectl import arguments
@@ -37,7 +35,6 @@ from topowise_scheduler.presentation.kubectl.console import Console
 from topowise_scheduler.presentation.kubectl.doctor import command
 from volcano import RELEASING, Volcano
 
-GPU, NIC = "nvidia.com/gpu", "rdma/hca"
 REQUIRE = {ANNOTATION: f"require {GPU},{NIC}: pcie-switch"}
 PREFER = {ANNOTATION: f"prefer {GPU},{NIC}: pcie-switch"}
 CONFIGURATION = KubeletConfiguration(topologyManagerPolicy="single-numa-node", cpuManagerPolicy="none")
@@ -49,14 +46,8 @@ TWO_SWITCHES = {name: int(name[1]) for name in DEVICES}
 APART = {name: zone + 2 * (name[0] == "n") for name, zone in DEVICES.items()}
 
 
-def hardware() -> Machine:
-    listed = tuple(
-        DevicePlugin(
-            resource, tuple(Device(device, (zone,)) for device, zone in DEVICES.items() if device[0] == letter)
-        )
-        for resource, letter in ((GPU, "g"), (NIC, "n"))
-    )
-    return msgspec.structs.replace(machine(), devices=listed)
+def empty() -> Kubelet:
+    return Kubelet(hardware(DEVICES), CONFIGURATION)
 
 
 def node(
@@ -67,14 +58,7 @@ def node(
     config: KubeletConfiguration = CONFIGURATION,
 ) -> nrt.NodeResourceTopology:
     """Returns what the exporter publishes of a node. Without `ports` it has no PCI attributes."""
-    report = exported(hardware(), config, kubelet or Kubelet(hardware(), config), lambda uid: ("default", uid[4:]))
-    located = {
-        device: Located(f"0000:{number:02x}:00.0", Place(("pci0000:00", f"0000:00:{port:02x}.0"), DEVICES[device]))
-        for number, (device, port) in enumerate(ports.items(), 1)
-    }
-    named = (*report.attributes, nrt.Attribute(PCI, pci_devices.write(located).text)) if ports else report.attributes
-    metadata = msgspec.structs.replace(report.metadata, name=name, resourceVersion=version)
-    return msgspec.structs.replace(report, metadata=metadata, attributes=named)
+    return published(kubelet or Kubelet(hardware(DEVICES), config), config, DEVICES, ports, name, version)
 
 
 def wanting(name: str, annotations: Mapping[str, str], gpus: int = 1, nics: int = 1, **fields: Any) -> dict[str, Any]:
@@ -97,17 +81,8 @@ def service(nodes: Mapping[str, Mapping[str, int]] = ALL, **options: Any) -> Ser
 def post(service: Service, verb: str, document: dict[str, Any], *names: str) -> Any:
     """Returns the answer of POST /<verb>, after the verb's follow-up work."""
     app = http.Application(service.served(), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        body = msgspec.json.encode({"Pod": document, "Nodes": None, "NodeNames": names})
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    asyncio.run(app(scope(f"/v1/{verb}"), receive, send))
-    return json.loads(sent[1]["body"])
+    body = msgspec.json.encode({"Pod": document, "Nodes": None, "NodeNames": names})
+    return json.loads(call(app, f"/v1/{verb}", body)[1])
 
 
 def scores(service: Service, document: dict[str, Any], *names: str) -> dict[str, int]:
@@ -144,16 +119,10 @@ def test_prefer_refuses_nothing_and_scores_what_is_sure_above_what_is_possible()
     assert by_node["one-switch"] > by_node["two-switches"] > by_node["apart"] == by_node["silent"]
 
 
-def test_without_a_word_it_is_preferred() -> None:
-    affinity = {ANNOTATION: f"{GPU},{NIC}: pcie-switch"}
-    assert post(service(), "filter", wanting("p", affinity), *ALL)["NodeNames"] == list(ALL)
-
-
 def test_an_aligned_node_comes_before_near_devices() -> None:
     """The GPUs of a NUMA node and the NICs of the other are allocated: free devices share a switch, not a NUMA node."""
     config = msgspec.structs.replace(CONFIGURATION, topologyManagerPolicy="best-effort")
-    split = Kubelet(hardware(), config)
-    split.hold("uid-a", {}, {"c": Placement("app", (0,), True, None, (), {GPU: ("g0", "g1"), NIC: ("n2", "n3")})})
+    split = hold(Kubelet(hardware(DEVICES), config), "uid-a", 0, gpus=("g0", "g1"), nics=("n2", "n3"))
     running = Service()
     running.report(node("split", dict.fromkeys(DEVICES, 1), split, config=config))
     running.report(node("apart", APART, config=config))
@@ -222,12 +191,6 @@ def test_rules_of_plugins_are_configured() -> None:
         config.parse(SchedulerConfiguration, head + text.replace(b"rule: nvidia", b"rule: amd"))
 
 
-def test_a_pod_that_waits_is_tried_again_only_where_its_devices_would_be_near() -> None:
-    running = service()
-    record = running.records.decode(msgspec.json.encode(wanting("p", REQUIRE)))
-    assert running.answers.fits(record, list(ALL)).tolist() == [True, False, False, False]
-
-
 BAD = {
     "nvidia.com/gpu": "entries as 'require nvidia.com/gpu,rdma/hca: pcie-switch'",
     "require nvidia.com/gpu: pcie": "one of pcie-switch, pcie-root-port, pcie-root at its end",
@@ -274,8 +237,7 @@ def test_an_unconfirmed_pod_may_have_other_devices_than_predicted() -> None:
         running.put(wanting(f"first-{name}", {}, node=name))
     assert [term.outcome for term in affinity(running, "one")] == ["sure"]
     assert [term.outcome for term in affinity(running, "two")] == ["possible"]
-    truth = Kubelet(hardware(), CONFIGURATION)
-    truth.hold("uid-first-two", {}, {"c": Placement("app", (0,), True, None, (), {GPU: ("g0",), NIC: ("n0",)})})
+    truth = hold(empty(), "uid-first-two", 0, gpus=("g0",), nics=("n0",))
     running.report(node("two", {**TWO_SWITCHES, "g2": 9, "g3": 9, "n2": 10, "n3": 10}, truth, "2"))
     assert [term.outcome for term in affinity(running, "two")] == ["sure"]
 
@@ -304,9 +266,7 @@ def test_the_pods_devices_are_compared_with_its_affinity_and_counted(
     caplog.set_level("INFO")
     running = service({"n1": ports})
     running.put(wanting("p", PREFER, node="n1"))
-    truth = Kubelet(hardware(), CONFIGURATION)
-    gpu, nic = devices
-    truth.hold("uid-p", {}, {"c": Placement("app", (0,), True, None, (), {GPU: (gpu,), NIC: (nic,)})})
+    truth = hold(empty(), "uid-p", 0, gpus=devices[:1], nics=devices[1:])
     for version in ("2", "3"):
         running.report(node("n1", ports, truth, version))
     registry = metrics.registry(running.ledger, running.answers)
@@ -343,10 +303,9 @@ def test_no_pod_is_evicted_where_the_devices_would_not_be_near() -> None:
     """All GPUs are allocated. An eviction frees a GPU at a switch with NICs on only one of the two nodes."""
     for ports, expected in ((ONE_SWITCH, {"n1"}), (APART, set[str]())):
         running = Service()
-        full = Kubelet(hardware(), CONFIGURATION)
+        full = empty()
         for number, gpu in enumerate(("g0", "g1", "g2", "g3")):
-            zone = DEVICES[gpu]
-            full.hold(f"uid-v{number}", {}, {"c": Placement("app", (zone,), True, None, (), {GPU: (gpu,)})})
+            hold(full, f"uid-v{number}", DEVICES[gpu], gpus=(gpu,))
         running.report(node("n1", ports, full))
         for number in range(4):
             running.put(wanting(f"v{number}", {}, nics=0, node="n1", priority=0), is_news=False)
@@ -360,9 +319,9 @@ def test_no_pod_is_evicted_where_the_devices_would_not_be_near() -> None:
 
 def a_gpu_taken_on_each_numa_node(ports: Mapping[str, int]) -> tuple[Service, list[dict[str, Any]]]:
     """Two GPUs are free in sum. They share a NUMA node only if the pod of lower priority is evicted."""
-    running, full, there = Service(), Kubelet(hardware(), CONFIGURATION), []
+    running, full, there = Service(), empty(), []
     for number, gpu in enumerate(("g0", "g2")):
-        full.hold(f"uid-v{number}", {}, {"c": Placement("app", (number,), True, None, (), {GPU: (gpu,)})})
+        hold(full, f"uid-v{number}", number, gpus=(gpu,))
     running.report(node("n1", ports, full))
     running.put_node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "4", NIC: "4"})
     for number in range(2):
@@ -444,8 +403,7 @@ def test_as_many_fit_as_surely_get_near_devices() -> None:
 
 @pytest.mark.parametrize(("nic", "is_met"), [("n0", True), ("n1", False)])
 def test_doctor_names_pods_whose_affinity_is_not_met(nic: str, is_met: bool, tmp_path: Path) -> None:
-    truth = Kubelet(hardware(), CONFIGURATION)
-    truth.hold("uid-p", {}, {"c": Placement("app", (0,), True, None, (), {GPU: ("g0",), NIC: (nic,)})})
+    truth = hold(empty(), "uid-p", 0, gpus=("g0",), nics=(nic,))
     topology = msgspec.to_builtins(node("n1", TWO_SWITCHES, truth))
     running = wanting("p", PREFER, node="n1", phase="Running", startTime="2026-05-28T20:26:40Z")
     items = [

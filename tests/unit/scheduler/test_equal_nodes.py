@@ -66,10 +66,6 @@ def test_one_of_all_equal_nodes_is_named(service: Service) -> None:
     assert named(verbs(service), new()) == ["n1"]
 
 
-def test_off_names_all_nodes(service: Service) -> None:
-    assert named(verbs(service, merges_equal=False), new()) == _NAMES
-
-
 def test_the_node_of_the_best_score_is_named(service: Service) -> None:
     # LeastAllocated prefers n5; kube-scheduler sees the same requests on all nodes.
     for name in _NAMES:
@@ -77,20 +73,31 @@ def test_the_node_of_the_best_score_is_named(service: Service) -> None:
     assert named(verbs(service), new()) == ["n5"]
 
 
+_ZONE = {"topology.kubernetes.io/zone": "b"}
+_AMOUNTS = {"cpu": "8", "memory": "64Gi", "pods": "110"}
+
+
 @pytest.mark.parametrize(
-    ("spec", "fields"),
+    ("spec", "fields", "is_scored"),
     [
-        ({}, {"labels": {"topology.kubernetes.io/zone": "b"}}),
-        ({"taints": [{"key": "old", "effect": "PreferNoSchedule"}]}, {}),
-        ({}, {"images": [_IMAGE]}),
-        ({}, {"allocatable": {"cpu": "16", "memory": "64Gi", "pods": "110"}}),
-        ({}, {"allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110", "example.com/gpu": "1"}}),
+        pytest.param({}, {"labels": _ZONE}, True, id="zone"),
+        pytest.param({"taints": [{"key": "old", "effect": "PreferNoSchedule"}]}, {}, True, id="taint"),
+        pytest.param({}, {"images": [_IMAGE]}, True, id="image"),
+        pytest.param({}, {"allocatable": {**_AMOUNTS, "cpu": "16"}}, True, id="allocatable"),
+        pytest.param({}, {"allocatable": {**_AMOUNTS, "example.com/gpu": "1"}}, True, id="extended resource"),
+        pytest.param({}, {"labels": {"example.com/serial": "42"}}, False, id="label"),
+        pytest.param({"taints": [{"key": "gone", "effect": "NoSchedule"}]}, {}, False, id="hard taint"),
+        pytest.param({}, {"images": ["registry.example/other:1"]}, False, id="image of another pod"),
+        pytest.param(
+            {}, {"allocatable": {**_AMOUNTS, "memory": f"{64 * _GIB + 4096}", "pods": "100"}}, False, id="some KiB"
+        ),
     ],
-    ids=["zone", "taint", "image", "allocatable", "extended resource"],
 )
-def test_a_node_with_another_score_is_named(service: Service, spec: dict[str, Any], fields: dict[str, Any]) -> None:
+def test_a_node_is_named_for_a_difference_that_a_plugin_scores(
+    service: Service, spec: dict[str, Any], fields: dict[str, Any], *, is_scored: bool
+) -> None:
     service.put_node("n6", spec, **fields)
-    assert named(verbs(service), new()) == ["n1", "n6"]
+    assert named(verbs(service), new()) == (["n1", "n6"] if is_scored else ["n1"])
 
 
 def test_images_are_compared_as_kube_scheduler_names_them(service: Service) -> None:
@@ -98,23 +105,6 @@ def test_images_are_compared_as_kube_scheduler_names_them(service: Service) -> N
     document = new()
     document["spec"]["containers"][0]["image"] = "registry.example:5000/web"
     assert named(verbs(service), document) == ["n1", "n6"]
-
-
-@pytest.mark.parametrize(
-    ("spec", "fields"),
-    [
-        ({}, {"labels": {"example.com/serial": "42"}}),
-        ({"taints": [{"key": "gone", "effect": "NoSchedule"}]}, {}),
-        ({}, {"images": ["registry.example/other:1"]}),
-        ({}, {"allocatable": {"cpu": "8", "memory": f"{64 * _GIB + 4096}", "pods": "100"}}),
-    ],
-    ids=["label", "hard taint", "image of another pod", "some KiB of memory"],
-)
-def test_a_difference_that_no_plugin_scores_is_ignored(
-    service: Service, spec: dict[str, Any], fields: dict[str, Any]
-) -> None:
-    service.put_node("n6", spec, **fields)
-    assert named(verbs(service), new()) == ["n1"]
 
 
 def test_nodes_with_other_requests_are_named(service: Service) -> None:
@@ -192,19 +182,6 @@ def test_a_pod_that_terms_of_other_pods_may_select_gets_all_nodes(
 )
 def test_a_pod_with_preferences_that_are_not_examined_gets_all_nodes(service: Service, spec: dict[str, Any]) -> None:
     assert named(verbs(service), new(**spec)) == _NAMES
-
-
-def test_a_pod_that_is_requested_again_gets_all_nodes(service: Service) -> None:
-    served = verbs(service)
-    assert named(served, new()) == ["n1"]
-    assert named(served, new()) == _NAMES
-
-
-def test_nodes_without_a_report_or_a_node_object_are_all_named(service: Service) -> None:
-    service.put_node("unreported")
-    service.report(counts("objectless", "8", included=()))
-    names = [*_NAMES, "unreported", "objectless", "unknown"]
-    assert named(verbs(service), new(), names) == ["n1", "unreported", "objectless", "unknown"]
 
 
 def test_each_named_node_has_the_score_that_it_has_among_all_nodes(service: Service) -> None:

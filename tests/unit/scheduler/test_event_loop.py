@@ -147,13 +147,22 @@ async def test_ten_thousand_budgets_are_listed_step_by_step() -> None:
     assert len(budgets) == 10_000
 
 
-async def test_a_pod_of_many_containers_is_judged_in_slices(service: Service) -> None:
-    document = many_containers(60)
+@pytest.mark.parametrize(
+    ("document", "fitting", "turns"),
+    [
+        pytest.param(many_containers(60), 0, 3, id="refused everywhere"),
+        # Its containers go through the whole admission, as no node refuses it in between.
+        pytest.param(many_containers(MAX_CONTAINERS, "1m", "1Mi"), NODES, 20, id="fits"),
+    ],
+)
+async def test_a_pod_of_many_containers_is_judged_in_slices(
+    service: Service, document: dict[str, Any], fitting: int, turns: int
+) -> None:
     async with watchdog() as dog:
         answer = msgspec.json.decode(await ask(service, "filter", document, names(NODES)))
-    assert len(answer["FailedAndUnresolvableNodes"]) == NODES
-    assert not answer.get("Error")
-    assert dog.turns > 3
+    assert (len(answer["NodeNames"]), len(answer["FailedAndUnresolvableNodes"])) == (fitting, NODES - fitting)
+    assert not answer["Error"]
+    assert dog.turns > turns
     assert dog.longest_ms < 2 * MOST_MS
 
 
@@ -179,16 +188,6 @@ async def by_grpc(service: Service, document: dict[str, Any]) -> set[str]:
     request = scoring_pb2.FilterRequest(pod=msgspec.json.encode(document), nodes=names(NODES)[1:])
     response = await scoring.Filter(request, cast(grpc_api.Context, None))
     return {name for name, verdict in zip(request.nodes, response.verdicts, strict=True) if verdict == 1}
-
-
-async def test_a_large_pod_that_fits_is_judged_in_slices(service: Service) -> None:
-    """Its containers go through the whole admission, as no node refuses it in between."""
-    document = many_containers(MAX_CONTAINERS, "1m", "1Mi")
-    async with watchdog() as dog:
-        answer = msgspec.json.decode(await ask(service, "filter", document, names(NODES)))
-    assert (len(answer["NodeNames"]), answer["Error"]) == (NODES, "")
-    assert dog.turns > 20
-    assert dog.longest_ms < 2 * MOST_MS
 
 
 async def test_changes_of_nodes_do_not_delay_the_answer_for_a_large_pod(service: Service) -> None:
@@ -229,6 +228,8 @@ async def test_a_pod_of_more_containers_is_refused_at_once_and_for_good(service:
     assert again == answer
     scores = msgspec.json.decode(await ask(service, "prioritize", document, names(NODES)))
     assert {score["Score"] for score in scores} == {0}
+    assert not service.answers.fits(service.put(document), names(NODES)).any()
+    service.answers.expect(service.question(document, *names(NODES)), 0)
     assert not len(service.ledger.reservations)
     assert await preempted(service, document) == set()
     assert await by_grpc(service, document) == set()

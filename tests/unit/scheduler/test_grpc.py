@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -32,24 +33,27 @@ def scoring(service: Service) -> grpc_api.ScoringService:
     return grpc_api.ScoringService(service.answers, service.view, service.fitting(8), lambda: None)
 
 
+@pytest.fixture
+async def stub(scoring: grpc_api.ScoringService, tmp_path: Path) -> AsyncIterator[Any]:
+    path = tmp_path / "scoring.sock"
+    task = asyncio.create_task(grpc_api.serve(Grpc(socket=str(path)), scoring))
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        await asyncio.wait_for(channel.channel_ready(), 5)
+        yield scoring_pb2_grpc.ScoringStub(channel)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 @pytest.mark.parametrize(
     ("sent", "named"),
     [(b"{", "JSON of a v1.Pod"), (json.dumps(pod("a", "many")).encode(), "many")],
     ids=["no pod", "no quantity"],
 )
-async def test_a_pod_that_cannot_be_read_is_an_invalid_argument(
-    scoring: grpc_api.ScoringService, tmp_path: Path, sent: bytes, named: str
-) -> None:
-    path = tmp_path / "scoring.sock"
-    task = asyncio.create_task(grpc_api.serve(Grpc(socket=str(path)), scoring))
-    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
-        await asyncio.wait_for(channel.channel_ready(), 5)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await scoring_pb2_grpc.ScoringStub(channel).Filter(scoring_pb2.FilterRequest(pod=sent, nodes=["n1"]))
+async def test_a_pod_that_cannot_be_read_is_an_invalid_argument(stub: Any, sent: bytes, named: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Filter(scoring_pb2.FilterRequest(pod=sent, nodes=["n1"]))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert named in (caught.value.details() or "")
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_running_pod_is_asked_about_as_it_would_come_anew(
@@ -84,25 +88,17 @@ async def test_nodes_that_do_not_exist_are_answered_as_the_empty_node_of_their_g
         assert list(score.scores)[1:] == scores
 
 
-async def test_pods_that_are_to_fit_at_once(service: Service, scoring: grpc_api.ScoringService, tmp_path: Path) -> None:
+async def test_pods_that_are_to_fit_at_once(service: Service, stub: Any) -> None:
     service.report(exact(kubelet(), name="n1"))
-    template = json.dumps(pod("a", "3")).encode()
-    path = tmp_path / "scoring.sock"
-    task = asyncio.create_task(grpc_api.serve(Grpc(socket=str(path)), scoring))
-    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
-        await asyncio.wait_for(channel.channel_ready(), 5)
-        ask = scoring_pb2_grpc.ScoringStub(channel).FitTogether
-        request = scoring_pb2.FitTogetherRequest(pods=[template], count=2, reserve_seconds=30)
-        response = await ask(request)
-        assert (response.fits, list(response.nodes)) == (True, ["n1", "n1"])
-        refused = await ask(scoring_pb2.FitTogetherRequest(pods=[template]))
-        assert (refused.fits, refused.why) == (False, f"0/1 nodes: 1 {NOT_NOW}")
-        assert (await ask(scoring_pb2.FitTogetherRequest(release=response.reservation))).fits
-        assert (await ask(scoring_pb2.FitTogetherRequest(pods=[template] * 2))).fits
-        with pytest.raises(grpc.aio.AioRpcError, match="1024"):
-            await ask(scoring_pb2.FitTogetherRequest(pods=[template], count=2000))
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    template, ask = json.dumps(pod("a", "3")).encode(), stub.FitTogether
+    response = await ask(scoring_pb2.FitTogetherRequest(pods=[template], count=2, reserve_seconds=30))
+    assert (response.fits, list(response.nodes)) == (True, ["n1", "n1"])
+    refused = await ask(scoring_pb2.FitTogetherRequest(pods=[template]))
+    assert (refused.fits, refused.why) == (False, f"0/1 nodes: 1 {NOT_NOW}")
+    assert (await ask(scoring_pb2.FitTogetherRequest(release=response.reservation))).fits
+    assert (await ask(scoring_pb2.FitTogetherRequest(pods=[template] * 2))).fits
+    with pytest.raises(grpc.aio.AioRpcError, match="1024"):
+        await ask(scoring_pb2.FitTogetherRequest(pods=[template], count=2000))
 
 
 async def test_a_port_that_is_taken_is_named(scoring: grpc_api.ScoringService) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from lives import GPU, Life, guaranteed
 from producers import rte
 from sandbox.exported import exported
-from scheduling import WAITS, Service, configuration, counts, decoded, exact, kubelet, machine, pod
+from scheduling import WAITS, Service, configuration, counts, exact, kubelet, machine, pod
 from topowise import nrt
 from topowise_scheduler import report
 from topowise_scheduler.holes import PODS, Holes
@@ -105,17 +105,6 @@ def test_the_loss_of_nodes_and_of_the_cluster() -> None:
     service.ledger.drop_pod("uid-waits")
     done(holes)
     assert (holes.loss("n1"), PODS in holes.losses()) == (33, False)
-
-
-def test_declared_pods_decide_the_loss_too() -> None:
-    service = Service()
-    service.report(exact(kubelet()))
-    for name, cpu in (("p", "2"), ("q", "1")):
-        service.put(pod(name, cpu, memory="14Gi", node="n1"))
-    declared = service.records.requests(decoded(pod("declared", "1")))[0]
-    holes = Holes(service.ledger, service.clock, {"cpu 1, memory 1Gi": declared})
-    done(holes)
-    assert (holes.loss("n1"), holes.losses()[PODS]) == (0, 0)
 
 
 def test_a_sync_computes_the_fragmentation_for_a_tenth_of_a_second() -> None:

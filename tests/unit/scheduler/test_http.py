@@ -1,18 +1,13 @@
-"""The HTTP server answers any body with 200 and valid JSON, and every node of a readable question."""
+"""The HTTP server answers deep and large bodies, and its own defects; tests/unit/fuzz has all other bodies."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from typing import Any
 
-import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from scheduling import Service, counts, pod, scope
+from scheduling import Service, call, counts, pod
 from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.replies import Reply, Verb
@@ -23,22 +18,6 @@ def application(service: Service) -> http.Application:
     return http.Application(service.served(), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
 
 
-def call(app: http.Application, path: str, body: bytes, method: str = "POST", query: bytes = b"") -> tuple[int, bytes]:
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    asyncio.run(app(scope(path, method, query), receive, send))
-    start, content = sent
-    length = dict(start["headers"])[b"content-length"]
-    assert int(length) == len(content["body"])
-    return start["status"], content["body"]
-
-
 @pytest.fixture(scope="module")
 def app() -> http.Application:
     service = Service("TightFit")
@@ -46,95 +25,6 @@ def app() -> http.Application:
     service.report(counts("n2", ("2", "1"), included=(), policy="restricted"))
     service.put(pod("running", "3", node="n1"))
     return application(service)
-
-
-_names = st.sampled_from(["n1", "n2", "unknown", "", "\u0000", "ñ"])
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
-_quantities = st.sampled_from(
-    ["1", "2", "500m", "1Gi", "-1", "x", "1e3", "9223372036854775808", 3, 1.5, None, "", "1.0001"]
-)
-_amounts = st.none() | st.dictionaries(
-    st.sampled_from(["cpu", "memory", "hugepages-2Mi", "example.com/gpu", "", "pods"]), _quantities, max_size=4
-)
-_container = st.fixed_dictionaries(
-    {"name": st.text(max_size=3)},
-    optional={
-        "resources": st.none() | st.fixed_dictionaries({}, optional={"requests": _amounts, "limits": _amounts}),
-        "restartPolicy": st.sampled_from(["Always", "OnFailure", None]),
-    },
-)
-_containers = st.none() | st.lists(_container, max_size=3)
-_pod = st.fixed_dictionaries(
-    {
-        "metadata": st.fixed_dictionaries(
-            {},
-            optional={
-                "uid": st.text(max_size=3),
-                "name": st.text(max_size=3),
-                "annotations": st.none()
-                | st.dictionaries(
-                    st.sampled_from(["topowise.io/numa-policy", "volcano.sh/numa-topology-policy"]),
-                    st.sampled_from(["none", "restricted", "x"]),
-                ),
-            },
-        ),
-        "spec": st.fixed_dictionaries(
-            {},
-            optional={
-                "containers": _containers,
-                "initContainers": _containers,
-                "overhead": _amounts,
-                "priority": st.integers(-(2**31), 2**31 - 1) | st.none(),
-                "resources": st.none() | st.fixed_dictionaries({}, optional={"requests": _amounts, "limits": _amounts}),
-            },
-        ),
-    }
-)
-_victims = st.none() | st.dictionaries(
-    _names, st.none() | st.fixed_dictionaries({"Pods": st.none() | st.lists(st.fixed_dictionaries({"UID": st.text()}))})
-)
-_question = st.fixed_dictionaries(
-    {"Pod": _pod | _json},
-    optional={
-        "NodeNames": st.none() | st.lists(_names, max_size=5),
-        "Nodes": st.none()
-        | st.fixed_dictionaries(
-            {"items": st.lists(st.builds(lambda n: {"metadata": {"name": n}}, _names), max_size=3)}
-        ),
-        "NodeNameToMetaVictims": _victims,
-    },
-)
-_verbs = st.sampled_from(["filter", "prioritize", "preempt", "explain"])
-
-
-@given(verb=st.sampled_from(["filter", "prioritize", "preempt", "bind", "explain"]), body=st.binary(max_size=200))
-@settings(max_examples=150, deadline=None)
-def test_bytes(app: http.Application, verb: str, body: bytes) -> None:
-    status, answer = call(app, f"/v1/{verb}", body)
-    assert status == 200
-    json.loads(answer)
-
-
-@given(verb=_verbs, question=_question | _json)
-@settings(max_examples=400, deadline=None)
-def test_questions_of_any_shape(app: http.Application, verb: str, question: Any) -> None:
-    status, answer = call(app, f"/{verb}", msgspec.json.encode(question))
-    assert status == 200
-    shown = json.loads(answer)
-    if verb == "filter" and not shown["Error"] and question.get("NodeNames") is not None:
-        named = {*shown["NodeNames"], *shown["FailedNodes"], *shown["FailedAndUnresolvableNodes"]}
-        assert named == set(question["NodeNames"])
-    if verb == "prioritize":
-        assert all(isinstance(score["Score"], int) and 0 <= score["Score"] <= 10 for score in shown)
-
-
-@pytest.mark.parametrize(("path", "method", "status"), [("/nothing", "POST", 404), ("/filter", "GET", 405)])
-def test_what_is_not_a_verb(app: http.Application, path: str, method: str, status: int) -> None:
-    assert call(app, path, b"", method)[0] == status
 
 
 def test_a_request_that_is_too_large_is_an_error(app: http.Application) -> None:

@@ -38,6 +38,12 @@ def words(on: kube_scheduler.Node, **spec: Any) -> str:
     return refusal.words if refusal else ""
 
 
+def text(on: kube_scheduler.Node, used: dict[str, int] | None = None, **spec: Any) -> str:
+    refusal = against(on, used, **spec)
+    assert refusal is not None
+    return refusal.text
+
+
 def required(*terms: dict[str, Any]) -> dict[str, Any]:
     selector = {"nodeSelectorTerms": list(terms)}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
@@ -80,9 +86,7 @@ def test_taints(toleration: dict[str, Any], is_enough: bool) -> None:
 def test_a_taint_is_named_and_a_preference_is_none() -> None:
     preferred = {"key": "old", "effect": "PreferNoSchedule"}
     assert against(node({"taints": [preferred]})) is None
-    refusal = against(node({"taints": [preferred, GPU]}))
-    assert refusal is not None
-    assert refusal.text == "node(s) had untolerated taint(s): gpu=only:NoSchedule"
+    assert text(node({"taints": [preferred, GPU]})) == "node(s) had untolerated taint(s): gpu=only:NoSchedule"
 
 
 @pytest.mark.parametrize("spec", [{}, {"taints": [NOT_READY]}, {"taints": [UNREACHABLE]}], ids=["none", "not", "un"])
@@ -100,14 +104,9 @@ def test_node_name_and_selector() -> None:
     assert words(node(), nodeName="n1") == ""
     assert words(node(), nodeName="n2") == "node(s) didn't match the requested node name"
     assert words(node(pool="a"), nodeSelector={"pool": "a", "kubernetes.io/hostname": "n1"}) == ""
-    refusal = against(node(pool="a"), nodeSelector={"pool": "b"})
-    assert refusal is not None
-    assert (
-        refusal.text == "node(s) didn't match Pod's node affinity/selector: the pod requires pool=b, the node has 'a'"
-    )
-    refusal = against(node(), nodeSelector={"pool": "b"})
-    assert refusal is not None
-    assert refusal.text.endswith("the pod requires pool=b, the node has no such label")
+    other, none = (text(on, nodeSelector={"pool": "b"}) for on in (node(pool="a"), node()))
+    assert other == "node(s) didn't match Pod's node affinity/selector: the pod requires pool=b, the node has 'a'"
+    assert none.endswith("the pod requires pool=b, the node has no such label")
 
 
 @pytest.mark.parametrize(
@@ -156,9 +155,8 @@ def test_a_label_that_go_does_not_read_as_an_integer_is_none() -> None:
 
 
 def test_a_refusal_names_terms_that_no_alternative_matches() -> None:
-    refusal = against(node(), affinity=required(expression("pool", "In", "b", "c"), expression("size", "Gt", "8")))
-    assert refusal is not None
-    assert refusal.text.endswith(": required: pool In [b, c] or size Gt [8]")
+    affinity = required(expression("pool", "In", "b", "c"), expression("size", "Gt", "8"))
+    assert text(node(), affinity=affinity).endswith(": required: pool In [b, c] or size Gt [8]")
 
 
 @pytest.mark.parametrize(

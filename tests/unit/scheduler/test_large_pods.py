@@ -72,9 +72,8 @@ def test_a_large_pod_gets_the_answer_of_the_model(
     assert record.requests is not None
     outcomes = service.answers.verdicts_of(record, NODES).outcomes
     for at, name in enumerate(NODES):
-        state = service.ledger.node_states.of(name)
-        assert state is not None and state.kubelet is not None
-        admitted = state.kubelet.fork().admit_view(record.view(state.kubelet)).admitted
+        kubelet = service.kubelet(name)
+        admitted = kubelet.fork().admit_view(record.view(kubelet)).admitted
         assert (outcomes[at] == Outcome.FITS) == admitted, name
 
 
@@ -85,25 +84,11 @@ def test_a_large_pod_that_runs_is_booked_as_its_kubelet_has_placed_it() -> None:
     before = service.free("n1")
     record = service.put({**(document := large(100, amounts, ["app"])), "spec": {**document["spec"], "nodeName": "n1"}})
     assert (record.stage, record.problem) == ("assigned", "")
-    state = service.ledger.node_states.of("n1")
-    assert state is not None and state.kubelet is not None
-    assert len(state.kubelet.placements(record.uid)) == 100
+    assert len(service.kubelet("n1").placements(record.uid)) == 100
     assert sum(before) - sum(service.free("n1")) == 1
     service.ledger.drop_pod(record.uid)
     assert service.free("n1") == before
     check_ledger(service.ledger)
-
-
-def test_a_pod_beyond_the_bound_reserves_nothing_on_any_verb() -> None:
-    service = service_with("container")
-    record = service.put(many_containers(MAX_CONTAINERS + 1))
-    question = service.question(many_containers(MAX_CONTAINERS + 1), *NODES)
-    verdicts = service.answers.verdicts(question)
-    assert [verdicts.text(at) for at in range(len(NODES))] == [refusals.TOO_LARGE] * len(NODES)
-    service.answers.expect(question, 0)
-    assert not len(service.ledger.reservations)
-    assert not service.answers.fits(record, NODES).any()
-    assert service.answers.verdicts(service.answers.about(record, NODES)).text(0) == refusals.TOO_LARGE
 
 
 def test_a_large_pod_is_booked_at_its_bind_as_the_model_places_it() -> None:

@@ -1,6 +1,7 @@
 """Which pods are requeued, when, and how often."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,8 +64,16 @@ def test_a_pod_requeued_in_vain_is_left_alone_for_longer_and_longer(service: Ser
     assert times == 6
 
 
-def test_a_pod_whose_policy_no_node_has_is_never_requeued(service: Service) -> None:
-    service.put(pod("a", "4", conditions=WAITS, annotations={"volcano.sh/numa-topology-policy": "restricted"}))
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"conditions": WAITS, "annotations": {"volcano.sh/numa-topology-policy": "restricted"}},
+        {"conditions": [{**WAITS[0], "message": "0/1 nodes are available: 1 Insufficient cpu."}]},
+    ],
+    ids=["a policy that no node has", "refused by other plugins"],
+)
+def test_a_pod_that_free_resources_do_not_help_is_not_requeued(service: Service, fields: dict[str, Any]) -> None:
+    service.put(pod("a", "4", **fields))
     pod_requeuer = requeuer(service)
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
@@ -125,23 +134,6 @@ def test_of_more_groups_than_fit_into_a_tick_each_has_its_turn(service: Service)
     free(service, "8", "2")
     requeued = [name for _ in range(3) for name in due(pod_requeuer)]
     assert requeued == ["small"]
-
-
-def test_a_pod_that_still_does_not_fit_sleeps_on(service: Service) -> None:
-    service.put(pod("a", "4", conditions=WAITS))
-    pod_requeuer = requeuer(service)
-    service.ledger.drop_pod("uid-other")
-    free(service, "3", "2")
-    assert due(pod_requeuer) == []
-
-
-def test_a_pod_refused_by_other_plugins_is_not_requeued(service: Service) -> None:
-    conditions = [{**WAITS[0], "message": "0/1 nodes are available: 1 Insufficient cpu."}]
-    service.put(pod("a", "4", conditions=conditions))
-    pod_requeuer = requeuer(service)
-    service.ledger.drop_pod("uid-other")
-    free(service, "8", "2")
-    assert due(pod_requeuer) == []
 
 
 def test_the_most_important_come_first_and_as_many_as_there_are_nodes_for_them(service: Service) -> None:

@@ -7,7 +7,6 @@ while the CPUs come from two.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from scheduling import GIB, Service, counts, decoded, pod, scope, topology_of
+from scheduling import GIB, Service, call, counts, decoded, pod, topology_of
 from topowise import nrt
 from topowise_scheduler import kube_scheduler, strategies
 from topowise_scheduler.answers import Answers
@@ -53,17 +52,8 @@ def scores(
     made = strategies.make(strategy, {}, options or Scoring())
     service.answers = Answers(service.ledger, service.records, made, top_score=scale)
     app = http.Application(service.served(), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        body = msgspec.json.encode({"Pod": document, "Nodes": None, "NodeNames": names})
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    asyncio.run(app(scope("/v1/prioritize"), receive, send))
-    answered = {score["Host"]: score["Score"] for score in json.loads(sent[1]["body"])}
+    body = msgspec.json.encode({"Pod": document, "Nodes": None, "NodeNames": names})
+    answered = {score["Host"]: score["Score"] for score in json.loads(call(app, "/v1/prioritize", body)[1])}
     return [answered[name] for name in names]
 
 
@@ -160,33 +150,24 @@ def test_a_busy_node_that_would_split_the_pod_is_below_an_aligned_node(strategy:
 
 
 @MEMORY
-def test_the_example_of_the_least_numa_nodes_proposal(memory: str) -> None:
-    """Free CPUs 2 + 4 and 8 + 8, two containers of 3 CPUs each: 82 and 94."""
+@pytest.mark.parametrize(
+    ("split", "whole", "running", "cpus"),
+    [
+        # Free CPUs 2 + 4 and 8 + 8.
+        pytest.param([2, 4], [8, 8], [], ("3", "3"), id="the proposal"),
+        pytest.param([4, 5], [10, 10], [{"cpu": "1", "memory": "8Gi"}] * 3, ("3", "3"), id="memory in use everywhere"),
+        # The second container takes both zones of 2 CPUs.
+        pytest.param([2, 2], [4, 4], [], ("1", "3"), id="scheduler-plugins"),
+    ],
+)
+def test_the_examples_of_the_least_numa_nodes_proposal(
+    memory: str, split: list[int], whole: list[int], running: list[dict[str, str]], cpus: tuple[str, str]
+) -> None:
+    """Two containers on two NUMA nodes of the first node, and on a NUMA node each of the second: 82 and 94."""
     config = configuration(2, memory=memory)
-    service = reported(node("n1", machine([2, 4]), config), node("n2", machine([8, 8]), config))
-    document = containers("p", *[{"cpu": "3", "memory": "1Gi"}] * 2)
+    service = reported(node("n1", machine(split), config, running), node("n2", machine(whole), config, running))
+    document = containers("p", *({"cpu": cpu, "memory": "20Mi"} for cpu in cpus))
     assert scores(service, document, "n1", "n2", strategy="LeastNUMANodes") == [82, 94]
-
-
-@MEMORY
-def test_the_example_of_the_proposal_on_a_node_with_memory_allocated_everywhere(memory: str) -> None:
-    config = configuration(2, memory=memory)
-    running = [{"cpu": "1", "memory": "8Gi"}] * 3
-    service = reported(
-        node("n1", machine([4, 5]), config, running),
-        node("n2", machine([10, 10]), config, running),
-    )
-    document = containers("p", *[{"cpu": "3", "memory": "1Gi"}] * 2)
-    assert scores(service, document, "n1", "n2", strategy="LeastNUMANodes") == [82, 94]
-
-
-@MEMORY
-def test_the_example_of_scheduler_plugins(memory: str) -> None:
-    """Zones of 2 CPUs and 50Mi, containers of 1 and 3 CPUs: the second takes both. Zones of 4 CPUs do not."""
-    config = configuration(2, memory=memory)
-    service = reported(node("small", machine([2, 2]), config), node("large", machine([4, 4]), config))
-    document = containers("p", {"cpu": "1", "memory": "20Mi"}, {"cpu": "3", "memory": "20Mi"})
-    assert scores(service, document, "small", "large", strategy="LeastNUMANodes") == [82, 94]
 
 
 def test_the_example_of_scheduler_plugins_as_other_exporters_count() -> None:
@@ -400,17 +381,20 @@ PLAIN = {"cpu": "1", "memory": "1Gi"}
 
 @EVERY
 @pytest.mark.parametrize("scale", [10, 100])
-def test_of_equal_nodes_the_node_with_enough_cpus_in_one_cache_wins(strategy: str, scale: int) -> None:
+@pytest.mark.parametrize("options", [BY_CACHE, {}], ids=["aligned by cache", "caches do not count"])
+def test_of_equal_nodes_the_node_with_enough_cpus_in_one_cache_wins(
+    strategy: str, scale: int, options: dict[str, str]
+) -> None:
     """Four CPUs are free on each: two and two, or four in one L3 cache. CPU 0 is the system's."""
     built = cached([0] * 5 + [1] * 4)
-    config = configuration(1, "single-numa-node", "None", cpuManagerPolicyOptions=BY_CACHE)
+    config = configuration(1, "single-numa-node", "None", cpuManagerPolicyOptions=options)
     service = reported(
         node("parts", built, config, [PLAIN] * 8, removed=[0, 1, 5, 6]),
         node("whole", built, config, [PLAIN] * 8, removed=[4, 5, 6, 7]),
     )
     parts, whole = scores(service, pod("p", "4"), "parts", "whole", strategy=strategy, scale=scale)
     in_percent = strategy == "LeastNUMANodes" and scale == 100
-    assert whole == parts if in_percent else whole > parts
+    assert whole == parts if in_percent or not options else whole > parts
 
 
 @EVERY
@@ -476,17 +460,6 @@ def by_version(versions: Mapping[str, str]) -> Service:
     for name, version in versions.items():
         service.ledger.reports.put_kubelet(name, version)
     return service
-
-
-@EVERY
-def test_caches_do_not_count_where_the_cpu_manager_does_not_look_at_them(strategy: str) -> None:
-    built, config = cached([0] * 5 + [1] * 4), configuration(1, "single-numa-node", "None")
-    service = reported(
-        node("parts", built, config, [PLAIN] * 8, removed=[0, 1, 5, 6]),
-        node("whole", built, config, [PLAIN] * 8, removed=[4, 5, 6, 7]),
-    )
-    parts, whole = scores(service, pod("p", "4"), "parts", "whole", strategy=strategy)
-    assert parts == whole
 
 
 @EVERY

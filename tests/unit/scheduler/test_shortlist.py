@@ -74,13 +74,6 @@ def test_the_scores_of_a_short_list_are_of_these_nodes(service: Service) -> None
     assert scores[0]["Score"] > scores[1]["Score"]
 
 
-def test_a_pod_that_is_asked_about_again_gets_all_nodes(service: Service) -> None:
-    served = verbs(service, 1)
-    assert passing(served, pod("new")) == ["n4"]
-    assert passing(served, pod("new")) == _NAMES
-    assert passing(served, pod("another")) != _NAMES
-
-
 @pytest.mark.parametrize("spec", [_PREFERRED, _SPREAD], ids=["affinity", "spread"])
 def test_a_pod_with_preferences_gets_all_nodes(service: Service, spec: dict[str, Any]) -> None:
     document = pod("new")
@@ -97,24 +90,6 @@ def test_a_pod_indifferent_to_numa_nodes_gets_all_nodes(service: Service) -> Non
     document = pod("new")
     document["spec"]["containers"][0]["resources"] = {}
     assert passing(verbs(service, 1), document) == _NAMES
-
-
-def test_too_few_nodes_are_named_with_the_refusals_of_the_rest(service: Service) -> None:
-    service.report(counts("n2", "0", included=()))
-    answer = sent(verbs(service, 5).filter(body(pod("new", "2"))))
-    assert answer["NodeNames"] == ["n1", "n3", "n4", "n5"]
-    assert list(answer["FailedNodes"]) == ["n2"]
-
-
-def test_whole_nodes_are_answered_as_ever(service: Service) -> None:
-    nodes = [{"metadata": {"name": name}} for name in _NAMES]
-    body = msgspec.json.encode({"Pod": pod("new"), "Nodes": {"items": nodes}, "NodeNames": None})
-    answer = sent(verbs(service, 1).filter(body))
-    assert [item["metadata"]["name"] for item in answer["Nodes"]["items"]] == _NAMES
-
-
-def test_off_is_the_default(service: Service) -> None:
-    assert passing(verbs(service, 0), pod("new")) == _NAMES
 
 
 def test_a_member_of_a_gang_gets_the_same_node_on_every_request(service: Service) -> None:

@@ -86,17 +86,6 @@ def test_whole_nodes_come_back_as_they_came_and_leave_no_trace(answering: Verbs,
     assert len(service.ledger.reservations) == 0
 
 
-def test_no_names_is_not_everything(answering: Verbs) -> None:
-    assert read(answering.filter(body(pod("p"), [])))["NodeNames"] == []
-
-
-def test_prioritize_answers_a_bare_array_of_integers(answering: Verbs) -> None:
-    answer = read(answering.prioritize(body(pod("p", "2"), ["empty", "half", "unknown-node"])))
-    assert [score["Host"] for score in answer] == ["empty", "half", "unknown-node"]
-    assert all(type(score["Score"]) is int and 0 <= score["Score"] <= 10 for score in answer)
-    assert answer[0]["Score"] > answer[1]["Score"] > answer[2]["Score"]
-
-
 def test_the_best_node_is_reserved_until_the_pod_is_asked_about_again(answering: Verbs, service: Service) -> None:
     sent(answering.prioritize(body(pod("a", "4"), ["empty", "half"])))
     assert service.free("empty") == [4]

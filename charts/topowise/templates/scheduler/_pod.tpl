@@ -57,9 +57,9 @@ ports:
     containerPort: {{ $config.extender.port }}
     protocol: TCP
   {{- end }}
-  {{- range include "topowise.grpcPorts" $config | fromJsonArray }}
-  - name: {{ .name }}
-    containerPort: {{ .port }}
+  {{- with include "topowise.grpcPort" $config }}
+  - name: grpc
+    containerPort: {{ . }}
     protocol: TCP
   {{- end }}
 {{- include "topowise.probes" $config }}
@@ -124,9 +124,7 @@ podAntiAffinity:
 {{- $tells := dig "waitingPods" "tell" false $config -}}
 {{- $deletes := dig "refusedPods" "delete" false $config -}}
 {{- $preemptor := dig "preemptor" (dict) $config -}}
-{{- $defragmenter := dig "defragmenter" (dict) $config -}}
 {{- $preempts := and (dig "enabled" false $preemptor) (not (dig "dryRun" false $preemptor)) -}}
-{{- $moves := and (dig "enabled" false $defragmenter) (not (dig "dryRun" false $defragmenter)) -}}
 {{- $nominates := or $preempts (dig "nominator" "enabled" false $config) -}}
 {{- $scaleUp := dig "scaleUp" (dict) $config -}}
 {{- $scales := dig "enabled" false $scaleUp -}}
@@ -143,7 +141,7 @@ annotations: {{ concat (ternary (list "topowise.io/requeued") list $requeues) (t
 statusFields: {{ concat (ternary (list "nominatedNodeName") list $nominates) (ternary (list "conditions") list $tells) | toJson }}
 nodes: {{ dig "startupTaint" "enabled" false $config }}
 deletions: {{ $deletes }}
-evictions: {{ or $preempts $moves }}
+evictions: {{ $preempts }}
 steering: {{ dig "steering" "enabled" false $config }}
 claims: {{ dig "resourceClaims" "enabled" false $config }}
 leases: {{ or $config.leaderElection.enabled (eq .Values.scheduler.mode "static") }}

@@ -167,10 +167,6 @@ class ClaimedNodes:
         # With the work of all predictions a node is as known as it can be.
         return claimed if spent.left >= 0 or units == MOST_UNITS else None
 
-    def are_made_for(self, record: PodRecord) -> bool:
-        """Returns whether all claims of a pod were made for the pod. Claims must be enabled."""
-        return self.settings is not None and self.settings.claims.were_made_for(record)
-
     def once_placed(
         self,
         record: PodRecord,

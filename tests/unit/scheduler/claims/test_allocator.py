@@ -64,24 +64,6 @@ def names(result: Allocation | NoFit | Unknown) -> list[list[str]]:
     return [[device.id.device for device in claim] for claim in result.claims]
 
 
-@pytest.mark.parametrize("minor", [34, 35, 36])
-def test_the_first_devices_that_share_the_attribute_are_taken(minor: int) -> None:
-    claim = claim_of({"count": 2}, constraints=[{"matchAttribute": f"{DRIVER}/numa"}])
-    assert names(run([slice_of("s", gpus(6))], claim, minor=minor, taken=["gpu-1"])) == [["gpu-2", "gpu-3"]]
-
-
-def test_several_claims_get_different_devices() -> None:
-    assert names(run([slice_of("s", gpus(3))], claim_of(), claim_of(name="d"), taken=["gpu-0"])) == [
-        ["gpu-1"],
-        ["gpu-2"],
-    ]
-
-
-def test_a_node_without_enough_devices_does_not_fit() -> None:
-    result = run([slice_of("s", gpus(2))], claim_of({"count": 2}), taken=["gpu-0"])
-    assert result == NoFit("cannot allocate all claims")
-
-
 def test_a_failing_selector_ends_the_attempt() -> None:
     selectors = [{"cel": {"expression": f'device.attributes["{DRIVER}"].missing == 1'}}]
     result = run([slice_of("s", gpus(1))], claim_of({"selectors": selectors}))
@@ -105,16 +87,6 @@ def test_the_order_of_pools_is_random_before_1_36() -> None:
     assert names(run([*slices, slice_of("c", [], pool={"name": "c"})], claim_of({"count": 2}), minor=35)) == [
         ["gpu-0", "gpu-0"]
     ], "each order takes both devices"
-
-
-def test_pools_with_binding_conditions_come_last() -> None:
-    slices = [
-        slice_of("a", gpus(1, bindingConditions=["ready"]), pool={"name": "a"}),
-        slice_of("b", gpus(1), pool={"name": "b"}),
-    ]
-    result = run(slices, claim_of())
-    assert isinstance(result, Allocation)
-    assert result.claims[0][0].id.pool == "b"
 
 
 def test_a_newer_generation_elsewhere_hides_a_pool() -> None:
@@ -187,34 +159,6 @@ def test_unreadable_quantities_are_unknown() -> None:
     assert "many" in result.feature
 
 
-def test_admin_access_takes_a_device_from_nobody() -> None:
-    result = run([slice_of("s", gpus(1))], claim_of({"adminAccess": True}), taken=["gpu-0"])
-    assert isinstance(result, Allocation)
-    assert result.claims[0][0].admin_access
-
-
-def test_shares_of_a_device_fill_its_capacity() -> None:
-    policy = {"default": "10Gi", "validRange": {"min": "10Gi", "step": "10Gi"}}
-    shared = gpus(1, allowMultipleAllocations=True, capacity={"memory": {"value": "40Gi", "requestPolicy": policy}})
-    claims = [claim_of({"capacity": {"requests": {"memory": "15Gi"}}}, name=f"c{number}") for number in range(3)]
-    result = run([slice_of("s", shared)], *claims[:2])
-    assert isinstance(result, Allocation)
-    assert [claim[0].consumed for claim in result.claims] == [{"memory": 20 * (1 << 30) * 10**9}] * 2
-    assert run([slice_of("s", shared)], *claims) == NoFit("cannot allocate all claims")
-
-
-def test_counters_of_allocated_devices_are_used() -> None:
-    counters = [{"name": "gpu", "counters": {"memory": {"value": "4"}}}]
-    half = [{"counterSet": "gpu", "counters": {"memory": {"value": "2"}}}]
-    slices = [
-        slice_of("a", gpus(3, consumesCounters=half), pool={"resourceSliceCount": 2}),
-        slice_of("b", [], sharedCounters=counters, pool={"resourceSliceCount": 2}),
-    ]
-    assert names(run(slices, claim_of(), taken=["gpu-0"])) == [["gpu-1"]]
-    assert run(slices, claim_of({"count": 2}), taken=["gpu-0"]) == NoFit("cannot allocate all claims")
-    assert names(run(slices, claim_of({"count": 2}))) == [["gpu-0", "gpu-1"]]
-
-
 def test_removed_allocations_free_their_devices() -> None:
     exclusive = DeviceRequestAllocationResult("r", DRIVER, "n1", "a")
     share = DeviceRequestAllocationResult("r", DRIVER, "n1", "b", shareID="1", consumedCapacity={"memory": "1Gi"})
@@ -240,16 +184,6 @@ def test_all_devices_for_a_later_alternative_are_unknown_before_1_36() -> None:
     slices = [slice_of("s", gpus(2))]
     assert isinstance(run(slices, claim, minor=35), Unknown)
     assert names(run(slices, claim)) == [["gpu-0", "gpu-1"]]
-
-
-def test_a_slice_with_counters_completes_a_pool_of_1_34() -> None:
-    slices = [
-        slice_of("a", gpus(2), pool={"resourceSliceCount": 2}),
-        slice_of("b", [], sharedCounters=[{"name": "gpu", "counters": {}}], pool={"resourceSliceCount": 2}),
-    ]
-    claim = claim_of({"allocationMode": "All", "count": 0})
-    assert names(run(slices, claim, minor=34)) == [["gpu-0", "gpu-1"]]
-    assert names(run(slices, claim, minor=35)) == [["gpu-0", "gpu-1"]], "all slices count"
 
 
 @pytest.mark.parametrize("levels", [1, 30])

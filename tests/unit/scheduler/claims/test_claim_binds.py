@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from claim_objects import ClaimService, claim, claiming, put_class
-from scheduling import NoApi, exact, kubelet
+from scheduling import NoApi
 from topowise.errors import ApiError
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.claims import ClaimReader
@@ -28,9 +28,7 @@ class Server(NoApi):
         self.pod: dict[str, Any] = {}
         self.is_silent = False
         self.service = ClaimService()
-        self.service.put_node("n1")
-        self.service.report(exact(kubelet()))
-        self.service.put_devices("n1", 0, 1)
+        self.service.add_node("n1", 0, 1)
         reader = ClaimReader(self, self.service.claims)
         self.binder = Binder(self, self.service.ledger, self.service.records, lambda: None, claims=reader)
 

@@ -17,6 +17,7 @@ from topowise import nrt
 from topowise_scheduler import kube_scheduler, refusals
 from topowise_scheduler.claims.work import Work
 from topowise_scheduler.cluster.gates import claimed_nodes
+from topowise_scheduler.cluster.gates.claims import Judgement
 from topowise_scheduler.presentation.dashboard.node_details import NodeReader
 from topowise_scheduler.presentation.explain.explanation import ClaimExplanation, NodeExplanation
 
@@ -24,9 +25,7 @@ from topowise_scheduler.presentation.explain.explanation import ClaimExplanation
 def service(*numa: int | None, markers: int | None = None, **options: object) -> ClaimService:
     """Returns a service with the node n1, whose devices are on these NUMA nodes."""
     cluster = ClaimService(markers=markers, **options)
-    cluster.put_node("n1")
-    cluster.report(exact(kubelet()))
-    cluster.put_devices("n1", *numa)
+    cluster.add_node("n1", *numa)
     return cluster
 
 
@@ -36,6 +35,10 @@ def marked_claiming(name: str, *claims: str, **fields: object) -> dict[str, obje
 
 def refusal(cluster: ClaimService, document: dict[str, object]) -> str:
     return cluster.answers.verdicts(cluster.question(document, "n1")).text(0)
+
+
+def judged(cluster: ClaimService, document: dict[str, object]) -> Judgement:
+    return cluster.ledger.gates.claims.judge(cluster.records.record(decoded(document)), "n1")
 
 
 REQUIRES = {"topowise.io/claim-alignment": "require"}
@@ -50,14 +53,6 @@ def test_without_steering_a_pod_that_requires_alignment_needs_devices_where_the_
     assert refusal(cluster, claiming("p", "2", "a", alignment="require")) == text
     assert not refusal(cluster, claiming("p", "2", "a"))
     assert not refusal(cluster, claiming("p", "2", "a", alignment="prefer"))
-
-
-def test_the_devices_count_that_are_free_when_the_pod_comes() -> None:
-    cluster = service(0, 1)
-    cluster.put_claim("a")
-    assert not refusal(cluster, claiming("p", "2", "a", alignment="require"))
-    cluster.put_claim("other", 1, ["gpu-0"])
-    assert refusal(cluster, claiming("p", "2", "a", alignment="require")) == refusals.CLAIMS_APART
 
 
 def test_with_markers_the_pod_goes_to_its_devices() -> None:
@@ -100,17 +95,17 @@ def test_a_claim_that_is_allocated_decides_whatever_is_predicted() -> None:
 def test_devices_on_several_numa_nodes_are_near_both() -> None:
     cluster = service(0, 1)
     cluster.put_claim("a", 2)
-    judged = cluster.ledger.gates.claims.judge(cluster.records.record(decoded(claiming("p", "2", "a"))), "n1")
-    assert (judged.outcome, judged.near) == ("aligned", {0, 1})
+    judgement = judged(cluster, claiming("p", "2", "a"))
+    assert (judgement.outcome, judgement.near) == ("aligned", {0, 1})
 
 
 def test_unknown_devices_refuse_nothing() -> None:
     cluster = service(1)
     pod = claiming("p", "2", "missing", alignment="require")
     assert not refusal(cluster, pod)
-    judged = cluster.ledger.gates.claims.judge(cluster.records.record(decoded(pod)), "n1")
-    assert judged.outcome == "unknown"
-    assert "missing is not known" in judged.text
+    judgement = judged(cluster, pod)
+    assert judgement.outcome == "unknown"
+    assert "missing is not known" in judgement.text
 
 
 def test_a_required_alignment_needs_the_feature() -> None:
@@ -135,10 +130,8 @@ def test_an_alignment_that_is_not_one_is_an_error_of_the_pod() -> None:
 
 def test_aligned_nodes_come_first() -> None:
     cluster = service(1)
-    for name in ("n2", "n3"):
-        cluster.put_node(name)
-        cluster.report(exact(kubelet(), name=name))
-    cluster.put_devices("n2", 0)
+    cluster.add_node("n2", 0)
+    cluster.add_node("n3")
     cluster.put_claim("a")
     scores = cluster.answers.scores(cluster.question(claiming("p", "2", "a"), "n1", "n2", "n3")).tolist()
     assert scores[1] > scores[2] > scores[0]
@@ -177,11 +170,11 @@ def test_the_next_pod_gets_other_devices_than_a_pod_on_its_way() -> None:
         cluster.put_claim(name)
     first = cluster.answers.question(decoded(claiming("first", "1", "a")), ["n1"])
     cluster.answers.expect(first, 0)
-    second = cluster.records.record(decoded(claiming("second", "1", "b")))
-    assert cluster.ledger.gates.claims.judge(second, "n1").near == {1}
+    second = claiming("second", "1", "b")
+    assert judged(cluster, second).near == {1}
     # The reservation ends, and with it the expectation of its devices.
     cluster.ledger.reservations.release("uid-first")
-    assert cluster.ledger.gates.claims.judge(second, "n1").near == {0}
+    assert judged(cluster, second).near == {0}
 
 
 def test_a_pod_on_its_way_is_expected_on_the_numa_node_of_its_devices() -> None:
@@ -253,8 +246,7 @@ def test_the_numa_node_may_come_from_the_pcie_root() -> None:
     cluster.claims.put_slice(sized_slice(document))
     for name, device, near in (("a", "gpu-0", {1}), ("b", "gpu-1", {0})):
         cluster.put_claim(name, 1, [device])
-        record = cluster.records.record(decoded(claiming("p", "2", name)))
-        assert cluster.ledger.gates.claims.judge(record, "n1").near == near
+        assert judged(cluster, claiming("p", "2", name)).near == near
 
 
 def test_extended_resources_that_a_class_backs_are_predicted() -> None:
@@ -318,9 +310,7 @@ def test_a_call_predicts_a_limited_number_of_nodes(markers: int | None, monkeypa
     monkeypatch.setattr(claimed_nodes, "_MOST_NEW", 2)
     cluster, names = service(0, markers=markers), ["n1", "n2", "n3", "n4", "n5"]
     for name in names[1:]:
-        cluster.put_node(name)
-        cluster.report(exact(kubelet(), name=name))
-        cluster.put_devices(name, 0 if name == "n5" else 1)
+        cluster.add_node(name, 0 if name == "n5" else 1)
         # Only NUMA node 1 has so many CPUs.
         cluster.put(marked(f"full-{name}", "4", node=name))
     cluster.put_claim("a")
@@ -338,9 +328,7 @@ def test_nodes_are_predicted_until_a_node_fits(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(claimed_nodes, "_MOST_NEW", 1)
     cluster, names = service(1), ["n1", "n2", "n3"]
     for name in names[1:]:
-        cluster.put_node(name)
-        cluster.report(exact(kubelet(), name=name))
-        cluster.put_devices(name, 1)
+        cluster.add_node(name, 1)
     cluster.put_claim("a")
     assert filtered(cluster, claiming("p", "2", "a", alignment="require"), *names) == []
     cluster.put_devices("n3", 0)

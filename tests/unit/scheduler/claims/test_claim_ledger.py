@@ -41,22 +41,6 @@ def devices(claims: Claims, *names: str, uid: str = "uid-p") -> list[str]:
     return [device.id.device for device in found.devices]
 
 
-def test_a_claim_without_an_allocation_gets_the_first_free_devices(claims: Claims) -> None:
-    claims.put_claim(sized_claim(claim("taken", 1, ["gpu-0"])))
-    claims.put_claim(sized_claim(claim("new", 2)))
-    assert devices(claims, "new") == ["gpu-1", "gpu-2"]
-    claims.drop_claim("default/taken")
-    assert devices(claims, "new") == ["gpu-0", "gpu-1"]
-
-
-def test_a_claim_that_loses_its_allocation_frees_its_devices(claims: Claims) -> None:
-    claims.put_claim(sized_claim(claim("first", 1, ["gpu-0"])))
-    claims.put_claim(sized_claim(claim("new")))
-    assert devices(claims, "new") == ["gpu-1"]
-    claims.put_claim(sized_claim(claim("first", version=2)))
-    assert devices(claims, "new") == ["gpu-0"]
-
-
 def test_admin_access_takes_no_device(claims: Claims) -> None:
     claims.put_claim(sized_claim(claim("monitor", 1, ["gpu-0"], adminAccess=True)))
     claims.put_claim(sized_claim(claim("new")))

@@ -37,14 +37,6 @@ def _match(text: str, knows_shares: bool = True, work: Work | None = None, **fie
     return Selectors().match(text, _device(**fields), knows_shares, work or Work())
 
 
-def test_a_missing_attribute_fails_and_a_missing_domain_is_empty() -> None:
-    assert _match(f'device.attributes["{DRIVER}"].numa == 0') is Match.FAILS
-    assert _match('has(device.attributes["other"].numa)') is Match.NO
-    assert _match('"other" in device.attributes') is Match.NO
-    assert _match('has(device.attributes["ot" + "her"].numa)') is Match.NO
-    assert _match('device.attributes[?"ot" + "her"].hasValue()') is Match.YES
-
-
 def test_an_unreadable_version_fails_every_expression() -> None:
     assert _match("true", attributes={"version": {"version": "1.2"}}) is Match.FAILS
     assert _match("true", attributes={"roots": {"strings": ["a"]}}) is Match.FAILS
@@ -119,18 +111,6 @@ def test_no_evaluation_begins_without_work() -> None:
     with pytest.raises(SpentError):
         for number in range(10):
             _match(f"{number} == 0 || {number} == 1", work=work)
-
-
-def test_a_version_is_equal_to_versions_only() -> None:
-    text = f'device.attributes["{DRIVER}"].version == "1.2.3"'
-    assert _match(text, attributes={"version": {"version": "1.2.3"}}) is Match.FAILS
-    assert _match(text, attributes={"version": {"string": "1.2.3"}}) is Match.YES
-
-
-def test_only_later_gates_give_expressions_the_field_for_shares() -> None:
-    text = "device.allowMultipleAllocations"
-    assert _match(text, allowMultipleAllocations=True) is Match.YES
-    assert _match(text, knows_shares=False, allowMultipleAllocations=True) is Match.FAILS
 
 
 def test_an_expression_is_evaluated_once_per_device() -> None:

@@ -16,7 +16,7 @@ import pytest
 from claim_objects import ClaimService, claim, claiming, device_slice, new_claims, sized_claim, sized_slice
 from scheduling import Service, decoded, exact, kubelet, pod
 from topowise.steering import RESOURCE
-from topowise_scheduler import defrag, kube_scheduler, refusals
+from topowise_scheduler import kube_scheduler, refusals
 from topowise_scheduler.claims.ledger import Claims
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
@@ -316,14 +316,6 @@ def test_no_pod_is_evicted_whose_claim_the_pod_shares() -> None:
     assert evict(cluster, wanting("3", "of-first")) is None
 
 
-def test_no_pod_is_evicted_for_devices_that_stay_allocated() -> None:
-    cluster = service(0)
-    uid = cluster.run("first", "1", "gpu-0")
-    assert evict(cluster, wanting("1")) == ("first",)
-    cluster.put_claim("of-first", 1, ["gpu-0"], version=2, reserved=[uid, OTHER])
-    assert evict(cluster, wanting("1")) is None
-
-
 def test_no_pod_is_evicted_while_a_node_has_devices() -> None:
     cluster = service(0)
     cluster.run("first", "1", "gpu-0")
@@ -388,99 +380,3 @@ def test_a_device_is_not_kept_for_a_nominated_pod_that_lacks_another() -> None:
     cluster.put({**wanting("1", "two"), "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
     question = cluster.question(claiming("later", "1", "new", priority=1), "n1", "n2")
     assert not cluster.answers.verdicts(question).text(0)
-
-
-# Moves
-
-CONTROLLER = [{"kind": "ReplicaSet", "controller": True}]
-
-
-class Fragmented(FilledService):
-    """Three CPUs of n1 are taken on NUMA node 0, so 4 CPUs fit only on NUMA node 1, where the pod `mover` is. n2 has
-    `free` CPUs and devices on `numa`."""
-
-    def __init__(self, *numa: int, free: tuple[int, int] = (1, 2), markers: int | None = None) -> None:
-        super().__init__(1, markers=markers)
-        self.movers: list[dict[str, Any]] = []
-        self.run("fixed", "3")
-        self.add("n2", *numa)
-        for at, cpus in enumerate((3 - free[0], 4 - free[1])):
-            if cpus:
-                self.run(f"fixed-{at}", str(cpus), node="n2")
-        self.run("mover", "2", "gpu-0")
-
-    def run(self, name: str, cpu: str, *devices: str, node: str = "n1", **fields: Any) -> str:
-        """A pod runs; a pod with devices has a controller."""
-        if devices and self.steers:
-            document = claiming(name, cpu)
-            amounts = {**document["spec"]["containers"][0]["resources"]["limits"], RESOURCE: "1"}
-            fields["containers"] = [{"name": "c", "resources": {"requests": amounts, "limits": amounts}}]
-        uid = super().run(name, cpu, *devices, node=node, **fields)
-        if devices:
-            document = claiming(name, cpu, f"of-{name}", node=node, priority=0, phase="Running", **fields)
-            document["metadata"]["ownerReferences"] = CONTROLLER
-            self.movers.append(document)
-        return uid
-
-    def moves(self, count: int = 1) -> dict[str, str]:
-        """Returns the pods that a plan moves so that `count` pods with 4 CPUs fit, and their new nodes."""
-        listed = [kube_scheduler.decode(msgspec.json.encode(document)) for document in self.movers]
-        records = [(asked, self.records.record(asked)) for asked in listed]
-        movable, skipped = defrag.sort(records, Budgets(), 0, self.ledger.gates.claimed.are_made_for)
-        self.skipped = skipped
-        target = kube_scheduler.decode(msgspec.json.encode(pod("target", "4", uid="")))
-        plan = defrag.plan(self.answers, self.view, target, count, movable, 3)
-        return {step.pod.removeprefix("default/"): step.node for step in plan.steps if step.kind == "move"}
-
-
-def test_a_pod_is_moved_to_new_devices() -> None:
-    assert Fragmented(1).moves() == {"mover": "n2"}
-
-
-@pytest.mark.parametrize("numa", [(), (0,)], ids=["no devices", "apart"])
-def test_a_pod_is_not_moved_where_it_would_not_be_near_its_devices(numa: tuple[int, ...]) -> None:
-    assert Fragmented(*numa).moves() == {}
-
-
-def test_a_pod_is_not_moved_to_a_device_that_another_pod_has() -> None:
-    cluster = Fragmented(1)
-    cluster.put_claim("taken", 1, ["gpu-0"], node="n2")
-    assert cluster.moves() == {}
-
-
-def test_two_moved_pods_do_not_get_the_same_device() -> None:
-    """NUMA node 1 of n2 has room for both pods."""
-    cluster = Fragmented(1, free=(0, 3))
-    cluster.add("n3", 1)
-    cluster.run("fixed-3", "3", node="n3")
-    cluster.run("second", "1", "gpu-0", node="n3")
-    assert len(cluster.moves(1)) == 1
-    assert cluster.moves(2) == {}
-    cluster.put_devices("n2", 1, 1)
-    assert cluster.moves(2) == {"mover": "n2", "second": "n2"}
-
-
-@pytest.mark.parametrize(("markers", "moves"), [(None, {}), (512, {"mover": "n2"})], ids=["alone", "steered"])
-def test_a_moved_pod_is_steered_to_its_new_devices(markers: int | None, moves: dict[str, str]) -> None:
-    """The kubelet alone would take NUMA node 0 of n2."""
-    cluster = Fragmented(1, free=(0, 2), markers=markers)
-    cluster.kubelets["n2"].remove("uid-fixed-0")
-    cluster.ledger.drop_pod("uid-fixed-0")
-    cluster.report(exact(cluster.kubelets["n2"], version="9", name="n2"))
-    assert cluster.free("n2") == [3, 2]
-    assert cluster.moves() == moves
-
-
-def test_a_pod_with_a_claim_of_another_owner_is_not_moved() -> None:
-    cluster = Fragmented(1)
-    cluster.put_claim("of-mover", 1, ["gpu-0"], version=2, reserved=["uid-mover"])
-    assert cluster.moves() == {}
-    assert cluster.skipped == {"with claims that were not made for them, so that no new devices can be confirmed": 1}
-
-
-def test_without_claims_a_pod_with_claims_is_not_moved() -> None:
-    cluster = Fragmented(1)
-    asked = kube_scheduler.decode(msgspec.json.encode(cluster.movers[0]))
-    movable, skipped = defrag.sort([(asked, cluster.records.record(asked))], Budgets(), 0)
-    assert not movable
-    assert skipped == {"with resource claims, so that no new place can be confirmed": 1}

@@ -26,9 +26,7 @@ def answer(service: Service, *documents: dict[str, Any]) -> dict[str, Any]:
 def service(*numa: int) -> ClaimService:
     """Returns a service with a node, whose devices are on these NUMA nodes, and two claims."""
     cluster = ClaimService()
-    cluster.put_node("n1")
-    cluster.report(exact(kubelet()))
-    cluster.put_devices("n1", *numa)
+    cluster.add_node("n1", *numa)
     for name in ("a", "b"):
         cluster.put_claim(name)
     return cluster

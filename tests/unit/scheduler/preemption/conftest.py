@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import pytest
 
 from topowise import pods
 from topowise_scheduler.kubelet import (
@@ -18,14 +16,12 @@ from topowise_scheduler.kubelet import (
     MemoryReservation,
     NumaNode,
 )
+from topowise_scheduler.kubelet.pod import PodView
 
 GI = 1 << 30
 
-NodeOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
 
-
-def _node(
+def node_of(
     *cpus: int, policy: str = "single-numa-node", gpus: Sequence[int] = (), memory: int = 64, **fields: Any
 ) -> Kubelet:
     """A node by CPUs (a thread per core), GPUs and `memory` GiB per NUMA node. CPU 0 and 1 GiB are reserved."""
@@ -55,7 +51,7 @@ def _node(
     return Kubelet(machine, KubeletConfiguration(**(defaults | fields)))
 
 
-def _pod(uid: str, *containers: Mapping[str, Any] | int) -> pods.Pod:
+def pod_of(uid: str, *containers: Mapping[str, Any] | int) -> pods.Pod:
     """A Guaranteed pod with these limits per container; a number means CPUs, with 1 GiB."""
     spec_containers: list[pods.Container] = []
     for number, amounts in enumerate(containers):
@@ -64,32 +60,14 @@ def _pod(uid: str, *containers: Mapping[str, Any] | int) -> pods.Pod:
     return pods.Pod(pods.Metadata(name=uid, namespace="default", uid=uid), pods.Spec(tuple(spec_containers)))
 
 
-@pytest.fixture(scope="session")
-def node_of() -> NodeOf:
-    return _node
-
-
-@pytest.fixture(scope="session")
-def pod_of() -> PodOf:
-    return _pod
-
-
-@pytest.fixture(scope="session")
-def filled() -> Callable[..., Kubelet]:
+def filled(node: Kubelet, pods_in_order: Mapping[str, Any]) -> Kubelet:
     """Admits the pods to the node in this order; each admission must succeed."""
-
-    def fill(node: Kubelet, pods_in_order: Mapping[str, Any]) -> Kubelet:
-        for uid, containers in pods_in_order.items():
-            limits = containers if isinstance(containers, tuple) else (containers,)
-            assert node.admit(_pod(uid, *limits)).admitted, uid
-        return node
-
-    return fill
+    for uid, containers in pods_in_order.items():
+        limits = containers if isinstance(containers, tuple) else (containers,)
+        assert node.admit(pod_of(uid, *limits)).admitted, uid
+    return node
 
 
-@pytest.fixture(scope="session")
-def view_of() -> Callable[..., Any]:
-    def view(node: Kubelet, *containers: Mapping[str, Any] | int, uid: str = "preemptor") -> Any:
-        return node.view(uid, pods.needs(_pod(uid, *containers)))
-
-    return view
+def view_of(node: Kubelet, *containers: Mapping[str, Any] | int, uid: str = "preemptor") -> PodView:
+    """Returns the pod as the node sees it."""
+    return node.view(uid, pods.needs(pod_of(uid, *containers)))

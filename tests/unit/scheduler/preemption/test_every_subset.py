@@ -25,7 +25,7 @@ from topowise_scheduler.preemption.search import Search
 from topowise_scheduler.preemption.trials import Trials
 from topowise_scheduler.preemption.victims import MAX_TRIALS
 
-from .conftest import NodeOf, PodOf
+from .conftest import node_of, pod_of, view_of
 
 PREEMPTOR = 2_000_000_000
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
@@ -129,7 +129,7 @@ _pods = st.lists(
 )
 @settings(deadline=None)
 def test_the_choice_is_sound_and_no_worse_than_kube_schedulers(
-    node_of: NodeOf, pod_of: PodOf, view_of: Any, drawn: Any, requests: Any, policy: str, scope: str, left: int
+    drawn: Any, requests: Any, policy: str, scope: str, left: int
 ) -> None:
     node = node_of(6, 6, 4, policy=policy, gpus=(2, 2, 1), memory=32, topologyManagerScope=scope)
     running, proposed = [], set()
@@ -158,7 +158,7 @@ def test_the_choice_is_sound_and_no_worse_than_kube_schedulers(
         assert harm(chosen)[:2] == harm(best)[:2]
 
 
-def _drawn(rng: random.Random, node_of: NodeOf, pod_of: PodOf, view_of: Any, candidates: int) -> Case:
+def _drawn(rng: random.Random, candidates: int) -> Case:
     """A full node on which a pod does not fit; `candidates` of its pods are less important."""
     zones = rng.choice((2, 3, 4))
     node = node_of(
@@ -212,7 +212,7 @@ def _gap(case: Case, victims: PodSet | None) -> str:
     return next((name for (name, least), harm in pairs if harm != least), "")
 
 
-def test_a_better_set_is_rare(node_of: NodeOf, pod_of: PodOf, view_of: Any) -> None:
+def test_a_better_set_is_rare() -> None:
     gaps: Counter[str] = Counter()
     kube_gaps: Counter[str] = Counter()
     for seed in range(100):
@@ -224,9 +224,7 @@ def test_a_better_set_is_rare(node_of: NodeOf, pod_of: PodOf, view_of: Any) -> N
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_full_node_of_eight_numa_nodes_takes_a_bounded_number_of_trials(
-    node_of: NodeOf, pod_of: PodOf, view_of: Any, seed: int
-) -> None:
+def test_a_full_node_of_eight_numa_nodes_takes_a_bounded_number_of_trials(seed: int) -> None:
     rng = random.Random(seed)
     node = node_of(*([16] * 8), gpus=[2] * 8, policy=("single-numa-node", "restricted")[seed % 2])
     running: list[Running] = []
@@ -244,7 +242,7 @@ def test_a_full_node_of_eight_numa_nodes_takes_a_bounded_number_of_trials(
     assert trials.left >= -1
 
 
-def test_without_trials_left_all_candidates_are_victims(node_of: NodeOf, view_of: Any, pod_of: PodOf) -> None:
+def test_without_trials_left_all_candidates_are_victims() -> None:
     node = node_of(5, 4)
     for uid in ("a", "b"):
         assert node.admit(pod_of(uid, 4)).admitted

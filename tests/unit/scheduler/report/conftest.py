@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import pytest
 
 from topowise import nrt, pods
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.memory_tables import MemoryTables
 
 Amount = str | int
-TopologyOf = Callable[..., nrt.NodeResourceTopology]
-PodOf = Callable[..., pods.Pod]
 
 
-def _topology(
+def topology_of(
     *zones: Mapping[str, tuple[Amount, Amount, Amount]],
     policies: tuple[str, ...] = (),
     ids: tuple[int, ...] | None = None,
@@ -46,7 +45,7 @@ def _topology(
     return nrt.decode(msgspec.json.encode(document))
 
 
-def _pod(uid: str, *limits: Mapping[str, Any], requests: Mapping[str, Any] | None = None) -> pods.Pod:
+def pod_of(uid: str, *limits: Mapping[str, Any], requests: Mapping[str, Any] | None = None) -> pods.Pod:
     """Containers c0, c1, ... with limits equal to requests; `requests` adds a container without limits."""
     containers = [pods.Container(f"c{at}", pods.Resources(limits=dict(amounts))) for at, amounts in enumerate(limits)]
     if requests is not None:
@@ -54,11 +53,14 @@ def _pod(uid: str, *limits: Mapping[str, Any], requests: Mapping[str, Any] | Non
     return pods.Pod(metadata=pods.Metadata(uid, "default", uid), spec=pods.Spec(containers=tuple(containers)))
 
 
-@pytest.fixture
-def topology_of() -> TopologyOf:
-    return _topology
+def free_cpus(kubelet: Kubelet) -> list[int]:
+    """Free CPUs of each NUMA node."""
+    assert kubelet.cpu is not None
+    available = kubelet.cpu.available
+    return [(cpus & available).bit_count() for cpus in kubelet.topology.numa_cpus]
 
 
-@pytest.fixture
-def pod_of() -> PodOf:
-    return _pod
+def memory_tables(kubelet: Kubelet) -> MemoryTables:
+    """The tables of the memory manager."""
+    assert kubelet.memory is not None
+    return kubelet.memory.tables

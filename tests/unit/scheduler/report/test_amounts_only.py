@@ -15,7 +15,7 @@ from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.admission import Admission
 
-from .conftest import PodOf, TopologyOf
+from .conftest import free_cpus, pod_of, topology_of
 
 MI = 1 << 20
 
@@ -149,15 +149,15 @@ def _place(kubelet: Kubelet, admission: Admission, placed: dict[int, dict[str, i
 # ---- the simplest machine
 
 
-def test_cpus_beyond_allocatable_are_reserved_and_cpus_beyond_available_are_used(topology_of: TopologyOf) -> None:
+def test_cpus_beyond_allocatable_are_reserved_and_cpus_beyond_available_are_used() -> None:
     kubelet = kubelet_of(topology_of({"cpu": ("8", "7", "3")}, {"cpu": ("8", "7500m", "7500m")}))
-    assert kubelet.cpu is not None
     assert [cpus.bit_count() for cpus in kubelet.topology.numa_cpus] == [8, 8]
+    assert kubelet.cpu is not None
     assert kubelet.cpu.policy.reserved == 0b1_0000_0001
-    assert [(cpus & kubelet.cpu.available).bit_count() for cpus in kubelet.topology.numa_cpus] == [3, 7]
+    assert free_cpus(kubelet) == [3, 7]
 
 
-def test_capacity_decides_how_many_numa_nodes_a_pod_needs(topology_of: TopologyOf, pod_of: PodOf) -> None:
+def test_capacity_decides_how_many_numa_nodes_a_pod_needs() -> None:
     """A hint for two nodes is preferred only if no single node has the capacity, so `restricted` refuses two."""
     zone = {"cpu": ("8", "7", "7"), "memory": ("8Gi", "8Gi", "8Gi")}
     eight = pod_of("a", {"cpu": "8", "memory": "1Gi"})
@@ -166,7 +166,7 @@ def test_capacity_decides_how_many_numa_nodes_a_pod_needs(topology_of: TopologyO
     assert kubelet_of(topology_of(smaller, smaller, topologyManagerPolicy="best-effort")).admit(eight).admitted
 
 
-def test_memory_is_allocatable_and_not_capacity(topology_of: TopologyOf) -> None:
+def test_memory_is_allocatable_and_not_capacity() -> None:
     """MemTotal includes hugepages, koordlet's capacity does not."""
     kubelet = kubelet_of(
         topology_of({"memory": ("8Gi", "5Gi", "4097Mi"), "hugepages-2Mi": ("2Gi", "2147483649", "1Gi")})
@@ -176,7 +176,7 @@ def test_memory_is_allocatable_and_not_capacity(topology_of: TopologyOf) -> None
     assert kubelet.memory.tables.free == {"memory": [4097 * MI], "hugepages-2Mi": [1 << 30]}
 
 
-def test_devices_are_near_their_zone_and_healthy_if_allocatable(topology_of: TopologyOf) -> None:
+def test_devices_are_near_their_zone_and_healthy_if_allocatable() -> None:
     kubelet = kubelet_of(topology_of({"gpu": (3, 2, 1)}, {"gpu": (1, 1, 1)}, {}, ids=(0, 2, 5)))
     table = kubelet.devices.tables["gpu"]
     assert table.names(kubelet.devices.free("gpu")) == ("node-0/0001", "node-2/0000")
@@ -184,14 +184,14 @@ def test_devices_are_near_their_zone_and_healthy_if_allocatable(topology_of: Top
     assert table.names(table.touching(0b001)) == ("node-0/0000", "node-0/0001", "node-0/0002")
 
 
-def test_a_resource_no_zone_lists_is_not_checked(topology_of: TopologyOf, pod_of: PodOf) -> None:
+def test_a_resource_no_zone_lists_is_not_checked() -> None:
     kubelet = kubelet_of(topology_of({"cpu": ("4", "4", "4")}, topologyManagerPolicy="single-numa-node"))
     assert (kubelet.cpu is not None, kubelet.memory) == (True, None)
     assert kubelet.admit(pod_of("a", {"cpu": "2", "memory": "1Ti", "gpu": 8, "hugepages-1Gi": "1Gi"})).admitted
     assert not kubelet.admit(pod_of("b", {"cpu": "3", "memory": "1Gi"})).admitted
 
 
-def test_all_qos_classes_share_the_available_sum(topology_of: TopologyOf, pod_of: PodOf) -> None:
+def test_all_qos_classes_share_the_available_sum() -> None:
     zone = {"cpu": ("4", "4", "3"), "memory": ("4Gi", "4Gi", "3Gi")}
     kubelet = kubelet_of(topology_of(zone, zone))
     assert kubelet.admit(pod_of("a", requests={"cpu": "5", "memory": "2Gi"})).admitted
@@ -210,7 +210,7 @@ def test_all_qos_classes_share_the_available_sum(topology_of: TopologyOf, pod_of
     ],
 )
 def test_a_manager_is_on_as_the_attributes_say_else_if_a_zone_lists_its_resource(
-    topology_of: TopologyOf, pod_of: PodOf, named: dict[str, str], cpu: bool, memory: bool
+    named: dict[str, str], cpu: bool, memory: bool
 ) -> None:
     zone = {"cpu": ("4", "4", "4"), "memory": ("4Gi", "4Gi", "4Gi")}
     kubelet = kubelet_of(topology_of(zone, zone, topologyManagerPolicy="single-numa-node", **named))
@@ -219,7 +219,7 @@ def test_a_manager_is_on_as_the_attributes_say_else_if_a_zone_lists_its_resource
     assert across.admitted == (not cpu and not memory)
 
 
-def test_the_options_of_the_topology_manager_are_taken_from_the_attributes(topology_of: TopologyOf) -> None:
+def test_the_options_of_the_topology_manager_are_taken_from_the_attributes() -> None:
     zone = {"cpu": ("4", "4", "4")}
     named = {
         "topologyManagerPolicy": "restricted",
@@ -236,9 +236,7 @@ def test_the_options_of_the_topology_manager_are_taken_from_the_attributes(topol
 
 
 @pytest.mark.parametrize(("strategy", "is_on"), [("none", False), ("most-allocated", True), ("least-allocated", False)])
-def test_the_strategy_of_the_topology_manager_is_taken_if_it_is_modelled(
-    topology_of: TopologyOf, strategy: str, is_on: bool
-) -> None:
+def test_the_strategy_of_the_topology_manager_is_taken_if_it_is_modelled(strategy: str, is_on: bool) -> None:
     named = {"topologyManagerPolicy": "single-numa-node", "topologyManagerOptionNumaAllocationStrategy": strategy}
     node_report = report.read(topology_of({"cpu": ("4", "4", "4")}, **named))
     assert node_report.empty.settings.topology.prefer_most_allocated is is_on
@@ -250,16 +248,14 @@ def test_the_strategy_of_the_topology_manager_is_taken_if_it_is_modelled(
 @pytest.mark.parametrize(
     ("text", "number"), [("16", 16), ("4096", 1024), ("1", 0), ("-3", 0), ("many", 0), ("", 0), ("9" * 30, 0)]
 )
-def test_the_most_numa_nodes_are_taken_as_scheduler_plugins_takes_them(
-    topology_of: TopologyOf, text: str, number: int
-) -> None:
+def test_the_most_numa_nodes_are_taken_as_scheduler_plugins_takes_them(text: str, number: int) -> None:
     topology = topology_of({"cpu": ("4", "4", "4")}, topologyManagerMaxNUMANodes=text)
     node_report = report.read(topology)
     assert kubelet_of(topology).settings.topology.max_numa_nodes == number
     assert any("topologyManagerMaxNUMANodes" in problem for problem in node_report.problems) == (number == 0)
 
 
-def test_the_end_of_the_last_pod_frees_no_unavailable_resources(topology_of: TopologyOf, pod_of: PodOf) -> None:
+def test_the_end_of_the_last_pod_frees_no_unavailable_resources() -> None:
     kubelet = kubelet_of(topology_of({"cpu": ("4", "4", "2"), "memory": ("4Gi", "4Gi", "4Gi")}))
     pod = pod_of("a", {"cpu": "2", "memory": "1Gi"})
     assert kubelet.admit(pod).admitted
@@ -267,10 +263,3 @@ def test_the_end_of_the_last_pod_frees_no_unavailable_resources(topology_of: Top
     kubelet.remove("a")
     assert kubelet.admit(pod).admitted
     assert not kubelet.admit(pod_of("b", {"cpu": "1", "memory": "1Gi"})).admitted
-
-
-def test_equal_hardware_shares_the_empty_node_at_any_available_amounts(topology_of: TopologyOf) -> None:
-    first = report.read(topology_of({"cpu": ("4", "4", "2")}))
-    second = report.read(topology_of({"cpu": (4, "4000m", "1")}))
-    assert first.empty is second.empty
-    assert not first.empty.active

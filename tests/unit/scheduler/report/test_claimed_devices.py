@@ -8,19 +8,15 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import configuration
+from scheduling import configuration, machine
 from topowise import nrt, pods
 from topowise_scheduler import report
-from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
+from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.report.budget import MAX_DEVICES
 
-from .conftest import PodOf
+from .conftest import pod_of
 
-GI = 1 << 30
-CONFIG = configuration()
-MACHINE = Machine(
-    numa=tuple(NumaNode(node, 8 * GI, tuple(Core(node, (4 * node + cpu,)) for cpu in range(4))) for node in (0, 1))
-)
+CONFIG, MACHINE = configuration(), machine()
 
 
 def claimed(topology: nrt.NodeResourceTopology, count: int = 4) -> nrt.NodeResourceTopology:
@@ -40,7 +36,7 @@ def without_ids(topology: nrt.NodeResourceTopology) -> nrt.NodeResourceTopology:
 
 @pytest.mark.parametrize("precision", ["exact", "counts"])
 @pytest.mark.parametrize("count", [4, MAX_DEVICES + 1])
-def test_claimed_devices_do_not_change_the_node(pod_of: PodOf, precision: str, count: int) -> None:
+def test_claimed_devices_do_not_change_the_node(precision: str, count: int) -> None:
     kubelet = Kubelet(MACHINE, CONFIG)
     assert kubelet.admit(pod_of("a", {"cpu": "2", "memory": "2Gi"})).admitted
     published = exported(MACHINE, CONFIG, kubelet)
@@ -54,7 +50,7 @@ def test_claimed_devices_do_not_change_the_node(pod_of: PodOf, precision: str, c
     assert more.placeholders == plain.placeholders
 
 
-def test_cpus_and_memory_place_a_pod_with_a_claim(pod_of: PodOf) -> None:
+def test_cpus_and_memory_place_a_pod_with_a_claim() -> None:
     def known(_name: report.PodName) -> tuple[str, Mapping[str, int]] | None:
         return None
 

@@ -1,4 +1,4 @@
-"""A node model restored from its report decides as the original, at each admission of 2,500 recorded scenarios.
+"""A node model restored from its report decides as the original, at each admission of recorded scenarios.
 
 Each limit of podresources has a name and a condition here; a difference without a limit is an error. The tests count
 the differences per limit.
@@ -6,13 +6,12 @@ the differences per limit.
 
 from __future__ import annotations
 
-import gzip
+import lzma
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from sandbox.exported import exported
 from topowise import pods
@@ -20,7 +19,7 @@ from topowise_scheduler import replay, report
 from topowise_scheduler.kubelet import Kubelet, KubeletStartError, Machine
 from topowise_scheduler.replay import Event, Scenario
 
-RECORDED = Path(__file__).parents[5] / "shared" / "data" / "kubelet-admission.jsonl.gz"
+RECORDED = Path(__file__).parents[1] / "kubelet/recorded/every-tenth.jsonl.xz"
 
 
 def _init_containers_hold_devices(kubelet: Kubelet) -> bool:
@@ -47,16 +46,10 @@ LIMITS: Mapping[str, Callable[[Kubelet], bool]] = {
     "unhealthy devices are in no list": _devices_are_unhealthy,
 }
 
-CHUNKS = 4
-# Per chunk: reports read, admissions compared, and differences per limit.
-COMPARED = ((2326, 6327), (2333, 6404), (2348, 6448), (2414, 6549))
-EXPLAINED = ((0, 7), (0, 10), (4, 32), (3, 29))
-
 
 class RoundTrip(msgspec.Struct):
     """Number of `compared` admissions, differences `explained` per limit, and unexplained differences in `wrong`."""
 
-    chunk: int
     reports: int = 0
     compared: int = 0
     explained: Counter[str] = msgspec.field(default_factory=Counter)
@@ -125,26 +118,22 @@ def _restored(scenario: Scenario, machine: Machine, kubelet: Kubelet, *ended: st
     return restored
 
 
-def _nodes(chunk: int) -> Iterator[tuple[Scenario, Machine, Kubelet]]:
+def _nodes() -> Iterator[tuple[Scenario, Machine, Kubelet]]:
     """Every scenario whose kubelet starts. No report has the preferences of plugins, so plugins have none here."""
-    with gzip.open(RECORDED) as lines:
-        for line in lines.read().splitlines()[chunk::CHUNKS]:
-            scenario = replay.read_scenario(line)
-            plugins = tuple(msgspec.structs.replace(plugin, preferred="") for plugin in scenario.machine.devices)
-            machine = msgspec.structs.replace(scenario.machine, devices=plugins)
-            try:
-                kubelet = Kubelet(machine, scenario.config, predicates=scenario.config.predicates)
-            except KubeletStartError:
-                continue
-            yield scenario, machine, kubelet
+    for line in lzma.decompress(RECORDED.read_bytes()).splitlines():
+        scenario = replay.read_scenario(line)
+        plugins = tuple(msgspec.structs.replace(plugin, preferred="") for plugin in scenario.machine.devices)
+        machine = msgspec.structs.replace(scenario.machine, devices=plugins)
+        try:
+            kubelet = Kubelet(machine, scenario.config, predicates=scenario.config.predicates)
+        except KubeletStartError:
+            continue
+        yield scenario, machine, kubelet
 
 
-@pytest.fixture(scope="module", params=range(CHUNKS))
-def outcome(request: pytest.FixtureRequest) -> RoundTrip:
-    if not RECORDED.exists():
-        pytest.skip("the recorded decisions are not beside this repository")
-    round_trip = RoundTrip(request.param)
-    for scenario, machine, kubelet in _nodes(request.param):
+def test_every_admission_after_a_report_equals_the_admission_on_the_node() -> None:
+    round_trip = RoundTrip()
+    for scenario, machine, kubelet in _nodes():
         node = replay.Replay(scenario, kubelet)
         for number, event in enumerate(scenario.events):
             rest = scenario.events[number : number + 6]
@@ -160,13 +149,6 @@ def outcome(request: pytest.FixtureRequest) -> RoundTrip:
                 round_trip.compare(f"{scenario.id}, without {event.uid}", kubelet, (original, restored), rest[1:])
             node.apply(event)
             node.settle()
-    return round_trip
-
-
-def test_every_admission_after_a_report_equals_the_admission_on_the_node(outcome: RoundTrip) -> None:
-    assert outcome.wrong == []
-    assert (outcome.reports, outcome.compared) == COMPARED[outcome.chunk]
-
-
-def test_only_data_missing_from_podresources_differs(outcome: RoundTrip) -> None:
-    assert tuple(outcome.explained[limit] for limit in LIMITS) == EXPLAINED[outcome.chunk]
+    assert round_trip.wrong == []
+    assert (round_trip.reports, round_trip.compared) == (889, 2385)
+    assert tuple(round_trip.explained[limit] for limit in LIMITS) == (1, 7)

@@ -15,7 +15,7 @@ from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.versions import version_of
 from topowise_scheduler.report.versions import choose
 
-from .conftest import PodOf, TopologyOf
+from .conftest import pod_of, topology_of
 
 
 def shown(topology: nrt.NodeResourceTopology, version: str) -> nrt.NodeResourceTopology:
@@ -83,7 +83,7 @@ def test_a_report_decides_as_the_kubelet_of_its_node() -> None:
     assert report.read(exact(kubelet())).exact_for == ""
 
 
-def test_counts_take_the_version_of_the_node(topology_of: TopologyOf) -> None:
+def test_counts_take_the_version_of_the_node() -> None:
     zone = {"cpu": ("8", "8", "8"), "memory": ("8Gi", "8Gi", "8Gi")}
     node_report = report.read(topology_of(zone, zone, topologyManagerPolicy="restricted"), "v1.31.2")
     settings = node_report.empty.settings
@@ -136,7 +136,7 @@ def test_unknown_gates_of_a_running_kubelet_are_accepted() -> None:
     assert (node_report.precision, node_report.problems) == ("exact", ())
 
 
-def test_empty_zones_do_not_count_against_the_policy(topology_of: TopologyOf, pod_of: PodOf) -> None:
+def test_empty_zones_do_not_count_against_the_policy() -> None:
     """34 NUMA nodes; 32 are GPU memory, which no manager allocates."""
     full = {"cpu": ("8", "8", "4"), "memory": ("8Gi", "8Gi", "8Gi")}
     zones = [{} for _ in range(32)]

@@ -55,11 +55,27 @@ def service() -> Service:
     return service
 
 
-@pytest.mark.parametrize(("cpu", "refusal"), [("4", ""), ("5", refusals.NEVER)])
-def test_a_template_is_the_empty_node_of_its_group(service: Service, cpu: str, refusal: str) -> None:
+# No kubelet aligns it.
+SHARED = pod("shared", containers=[{"name": "c", "resources": {"requests": {"cpu": "5"}}}])
+
+
+@pytest.mark.parametrize(
+    ("document", "node", "refusal"),
+    [
+        (pod("p", "4"), template(), ""),
+        (pod("p", "5"), template(), refusals.NEVER),
+        (pod("p", "5"), template(cpu="7910m", memory="60Gi"), refusals.NEVER),
+        (SHARED, template(), ""),
+    ],
+    ids=["fits", "too large", "as a cloud provider estimates", "shared CPUs"],
+)
+def test_a_template_is_the_empty_node_of_its_group(
+    service: Service, document: dict[str, Any], node: dict[str, Any], refusal: str
+) -> None:
     answering = verbs(service)
-    assert filtered(answering, pod("p", cpu), template()) == {"template-1": refusal}
-    assert scored(answering, pod("p", cpu), template()) == {"template-1": int(not refusal)}
+    assert filtered(answering, document, node) == {"template-1": refusal}
+    if document is not SHARED:
+        assert scored(answering, document, node) == {"template-1": int(not refusal)}
 
 
 def test_templates_are_answered_beside_nodes_of_the_cluster(service: Service) -> None:
@@ -82,18 +98,6 @@ def test_templates_are_answered_beside_nodes_of_the_cluster(service: Service) ->
 )
 def test_a_node_that_is_no_template_of_a_known_group_fits_as_before(service: Service, node: dict[str, Any]) -> None:
     assert filtered(verbs(service), pod("p", "5"), node) == {node["metadata"]["name"]: ""}
-
-
-def test_an_estimate_of_a_cloud_provider_is_near_enough(service: Service) -> None:
-    assert filtered(verbs(service), pod("p", "5"), template(cpu="7910m", memory="60Gi")) == {
-        "template-1": refusals.NEVER
-    }
-
-
-def test_a_pod_that_no_kubelet_aligns_is_answered_as_before(service: Service) -> None:
-    document = pod("shared")
-    document["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "5"}}
-    assert filtered(verbs(service), document, template()) == {"template-1": ""}
 
 
 def test_the_policy_of_the_group_counts(service: Service) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from daemons import assert_eventually
 from scheduling import NoApi, Service, exact, kubelet, pod
 from steering_pods import marked, requiring
 from topowise import steering
@@ -367,9 +368,7 @@ async def test_a_pod_without_a_marker_waits_for_no_plug_in(cluster: Cluster) -> 
     """Its Binding overtakes the steered pod, so the kubelet places it first."""
     cluster.answer, answer = lambda request: None, cluster.answer
     steered = asyncio.create_task(cluster.bind(requiring("steered", 1, "2")))
-    async with asyncio.timeout(WAIT_S):
-        while not cluster.log:
-            await asyncio.sleep(0.01)
+    await assert_eventually(lambda: bool(cluster.log))
     assert await cluster.bind(pod("plain", "1")) == ""
     assert cluster.log == [(1, 1), "bound"]
     assert not steered.done()
@@ -386,9 +385,7 @@ async def test_a_steered_bind_that_is_cancelled_behind_another_bind_is_withdrawn
     cluster.binding_lasts = asyncio.Event()
     plain = asyncio.create_task(cluster.bind(pod("plain", "1")))
     steered = asyncio.create_task(cluster.bind(requiring("steered", 1, "2")))
-    async with asyncio.timeout(WAIT_S):
-        while cluster.status is None:
-            await asyncio.sleep(0.01)
+    await assert_eventually(lambda: cluster.status is not None)
     # The label is there, and the Binding waits for the Binding before it.
     await asyncio.sleep(0)
     steered.cancel()
@@ -450,9 +447,7 @@ async def test_a_request_whose_write_had_no_answer_is_withdrawn_when_it_shows(cl
     cluster.loses_answers = True
     assert "no answer in time" in await cluster.bind(requiring("a", 1))
     assert cluster.log == [(1, 1)]
-    async with asyncio.timeout(WAIT_S):
-        while cluster.log[-1] != "withdrawn":
-            await asyncio.sleep(0.01)
+    await assert_eventually(lambda: cluster.log[-1] == "withdrawn")
     assert cluster.steering._nodes["n1"].given_up == ""
 
 
@@ -467,9 +462,7 @@ async def test_a_withdrawal_that_conflicts_is_tried_again(cluster: Cluster) -> N
     assert "binding failed" in await cluster.bind(requiring("a", 1))
     assert cluster.log == [(1, 1)]
     cluster.show()
-    async with asyncio.timeout(WAIT_S):
-        while cluster.log[-1] != "withdrawn":
-            await asyncio.sleep(0.01)
+    await assert_eventually(lambda: cluster.log[-1] == "withdrawn")
     cluster.show()
     await asyncio.sleep(0.02)
     assert cluster.log == [(1, 1), "withdrawn"]

@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import pytest
 
-from sandbox.exported import exported
-from scheduling import Service, machine, pod
-from topowise import nrt
-from topowise.attributes import PCI, pci_devices
-from topowise.attributes.pci_devices import Located
+from scheduling import Service, pod
+from switched import GPU, NIC, hardware, published
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise.pci import Place
 from topowise.steering import RESOURCE
 from topowise_scheduler import refusals
 from topowise_scheduler.device_affinity import ANNOTATION, Settings
-from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet, Machine
+from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.steering.choice import Choice
 
-GPU, NIC = "nvidia.com/gpu", "rdma/hca"
 TERM = f"require {GPU},{NIC}: pcie-switch"
 PREFERRED = f"prefer {GPU},{NIC}: pcie-switch"
 CONFIGURATION = KubeletConfiguration(topologyManagerPolicy="restricted", cpuManagerPolicy="none")
@@ -35,25 +29,9 @@ FAR_EVERYWHERE = {"g0": 0, "g1": 1, "n0": 2, "n1": 2, "g2": 3, "n2": 4}
 NEAR = {"g0": 0, "g1": 0, "n0": 0, "n1": 0, "g2": 3, "n2": 4}
 
 
-def hardware() -> Machine:
-    plugins = tuple(
-        DevicePlugin(resource, tuple(Device(name, (numa,)) for name, numa in DEVICES.items() if name[0] == letter))
-        for resource, letter in ((GPU, "g"), (NIC, "n"))
-    )
-    return msgspec.structs.replace(machine(), devices=plugins)
-
-
 def made(switches: Mapping[str, int], markers: int | None = 8, admits: Any = "sure") -> Service:
     service = Service(markers=lambda name: markers, affinity=Settings(admits=admits))
-    node = Kubelet(hardware(), CONFIGURATION)
-    report = exported(hardware(), CONFIGURATION, node, lambda uid: ("default", uid[4:]))
-    located = {
-        name: Located(f"0000:{number:02x}:00.0", Place(("pci0000:00", f"0000:00:{switch:02x}.0"), DEVICES[name]))
-        for number, (name, switch) in enumerate(switches.items(), 1)
-    }
-    attributes = (*report.attributes, nrt.Attribute(PCI, pci_devices.write(located).text))
-    metadata = msgspec.structs.replace(report.metadata, name="n1", resourceVersion="1")
-    service.report(msgspec.structs.replace(report, metadata=metadata, attributes=attributes))
+    service.report(published(Kubelet(hardware(DEVICES), CONFIGURATION), CONFIGURATION, DEVICES, switches))
     return service
 
 
@@ -128,7 +106,4 @@ def test_a_reservation_has_the_devices_of_the_chosen_numa_node() -> None:
     record = service.put(wanting())
     assert record.needs is not None
     service.ledger.reservations.put(record, record.needs, "n1")
-    state = service.ledger.node_states.of("n1")
-    assert state is not None
-    assert state.kubelet is not None
-    assert state.kubelet.placements(record.uid)["c"].numa == (1,)
+    assert service.kubelet("n1").placements(record.uid)["c"].numa == (1,)

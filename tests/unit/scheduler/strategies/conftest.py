@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pytest
 
 from topowise_scheduler import strategies
 from topowise_scheduler.configuration import Scoring
@@ -14,11 +13,8 @@ from topowise_scheduler.engine import AlignedContainer, Candidates
 Zone = Mapping[str, int]
 Node = Sequence[Zone]
 
-CandidatesOf = Callable[..., Candidates]
-Scores = Callable[..., list[int]]
 
-
-def _candidates(
+def candidates_of(
     *nodes: Node,
     containers: Sequence[Mapping[str, int]],
     masks: Sequence[Sequence[int]],
@@ -59,21 +55,9 @@ def _candidates(
     )
 
 
-def _scores(
-    name: str, candidates: Candidates, weights: Mapping[str, int] | None = None, **options: object
-) -> list[int]:
+def scores(name: str, candidates: Candidates, weights: Mapping[str, int] | None = None, **options: object) -> list[int]:
     """Finished raw scores of a strategy with its defaults; `options` as in the configuration."""
     strategy = strategies.make(name, weights or {}, Scoring(**options))  # type: ignore[arg-type]
     finished = strategy.finish(strategy.raw(candidates))
     assert finished.dtype == np.int64
     return finished.tolist()
-
-
-@pytest.fixture
-def candidates_of() -> CandidatesOf:
-    return _candidates
-
-
-@pytest.fixture
-def scores() -> Scores:
-    return _scores

@@ -15,25 +15,19 @@ from hypothesis import strategies as st
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.strategies import make
 
-from .conftest import CandidatesOf, Node, Scores, _candidates
+from .conftest import Node, candidates_of, scores
 
 # fourNUMANodes in scheduler-plugins' score_test.go: GPUs on near zones, and on far zones.
 SQUARE = [[10, 12, 20, 20], [12, 10, 20, 20], [20, 20, 10, 12], [20, 20, 12, 10]]
 
 
-def test_the_container_on_most_numa_nodes_counts(candidates_of: CandidatesOf, scores: Scores) -> None:
-    nodes: list[Node] = [[{"cpu": 8}, {"cpu": 8}]] * 2
-    candidates = candidates_of(*nodes, containers=[{"cpu": 3}, {"cpu": 3}], masks=[[2, 1], [1, 3]])
-    assert scores("LeastNUMANodes", candidates) == [9400, 8200]
-
-
-def test_in_scope_pod_all_containers_count_together(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_in_scope_pod_all_containers_count_together() -> None:
     nodes: list[Node] = [[{"cpu": 8}, {"cpu": 8}]] * 2
     candidates = candidates_of(*nodes, containers=[{"cpu": 3}, {"cpu": 3}], masks=[[2, 1], [1, 1]], by_pod=True)
     assert scores("LeastNUMANodes", candidates) == [8200, 9400]
 
 
-def test_a_nodes_own_limit_comes_before_the_settings(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_a_nodes_own_limit_comes_before_the_settings() -> None:
     candidates = candidates_of(*[[{"cpu": 4}, {"cpu": 4}]] * 2, containers=[{"cpu": 1}], masks=[[1, 3]])
     assert scores("LeastNUMANodes", replace(candidates, max_numa_nodes=16), max_numa_nodes=2) == [9700, 9100]
 
@@ -41,9 +35,7 @@ def test_a_nodes_own_limit_comes_before_the_settings(candidates_of: CandidatesOf
 @pytest.mark.parametrize(
     ("numbers", "expected"), [(1, [9400, 8800]), (2, [8200, 7600]), (4, [5800, 5200]), (8, [1000, 400])]
 )
-def test_each_numa_node_costs_a_step_and_distance_half_a_step(
-    candidates_of: CandidatesOf, scores: Scores, numbers: int, expected: list[int]
-) -> None:
+def test_each_numa_node_costs_a_step_and_distance_half_a_step(numbers: int, expected: list[int]) -> None:
     # TestNormalizeScore upstream. The first zones have the least distances, and the last zones do not.
     near, far = (1 << numbers) - 1, ((1 << numbers) - 1) << (8 - numbers)
     matrix = [[10 if row == column else 11 + row + column for column in range(8)] for row in range(8)]
@@ -57,7 +49,7 @@ def test_each_numa_node_costs_a_step_and_distance_half_a_step(
 @pytest.mark.parametrize(
     ("limit", "expected"), [(2, [7500, 2500]), (1, [5000, 0]), (16, [9700, 9100]), (64, [9900, 9800])]
 )
-def test_the_limit_is_a_setting(candidates_of: CandidatesOf, scores: Scores, limit: int, expected: list[int]) -> None:
+def test_the_limit_is_a_setting(limit: int, expected: list[int]) -> None:
     candidates = candidates_of(*[[{"cpu": 4}, {"cpu": 4}]] * 2, containers=[{"cpu": 1}], masks=[[1, 3]])
     assert scores("LeastNUMANodes", candidates, max_numa_nodes=limit) == expected
 
@@ -71,29 +63,19 @@ def test_the_limit_is_a_setting(candidates_of: CandidatesOf, scores: Scores, lim
     ],
 )
 def test_distance_by_option_counts_only_where_kubelets_prefer_near_numa_nodes(
-    candidates_of: CandidatesOf, scores: Scores, by_option: bool, prefers_near: bool, expected: list[int]
+    by_option: bool, prefers_near: bool, expected: list[int]
 ) -> None:
     candidates = candidates_of(*[[{"cpu": 4}] * 4] * 3, containers=[{"cpu": 1}], masks=[[1, 3, 5]], distances=SQUARE)
     candidates = replace(candidates, prefers_near=prefers_near)
     assert scores("LeastNUMANodes", candidates, distance_by_option=by_option) == expected
 
 
-@pytest.mark.parametrize(("masks", "expected"), [([1, 1], [9400, 9400]), ([3, 5], [8200, 7600])])
-def test_the_gpu_examples_of_upstream(
-    candidates_of: CandidatesOf, scores: Scores, masks: list[int], expected: list[int]
-) -> None:
-    """A pod with a GPU, and with two GPUs: on near zones of the first node, on far zones of the second."""
-    nodes: list[Node] = [[{"cpu": 2, "gpu": 1}] * 4] * 2
-    candidates = candidates_of(*nodes, containers=[{"cpu": 2, "gpu": 1}], masks=[masks], distances=SQUARE)
-    assert scores("LeastNUMANodes", candidates) == expected
-
-
-def test_a_pod_without_numa_resources_gets_100(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_a_pod_without_numa_resources_gets_100() -> None:
     assert scores("LeastNUMANodes", candidates_of([{"cpu": 4}], containers=[{}], masks=[[0]])) == [10_000]
     assert scores("LeastNUMANodes", candidates_of([{"cpu": 4}], containers=[], masks=[])) == [10_000]
 
 
-def test_too_many_combinations_are_not_enumerated(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_too_many_combinations_are_not_enumerated() -> None:
     candidates = candidates_of([{"cpu": 4}] * 34, containers=[{"cpu": 60}], masks=[[(1 << 17) - 1]])
     assert scores("LeastNUMANodes", candidates, max_numa_nodes=34) == [100 * (100 - 17 * 2)]
 
@@ -121,7 +103,7 @@ def test_the_formula_is_upstreams(data: st.DataObject, zones: int) -> None:
         st.lists(st.lists(st.integers(11, 13), min_size=zones, max_size=zones), min_size=zones, max_size=zones)
     )
     matrix = [[10 if row == column else far[row][column] for column in range(zones)] for row in range(zones)]
-    candidates = _candidates(
+    candidates = candidates_of(
         *[[{"cpu": 4}] * zones] * len(placed),
         containers=[{"cpu": 1}] * 2,
         masks=[list(row) for row in zip(*placed, strict=True)],

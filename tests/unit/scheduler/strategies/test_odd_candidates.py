@@ -13,7 +13,7 @@ from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Candidates
 from topowise_scheduler.strategies import NAMES, Strategy, make, ranks, scale
 
-from .conftest import CandidatesOf, Node, Scores, _candidates
+from .conftest import Node, candidates_of, scores
 
 EVERY = pytest.mark.parametrize("name", NAMES)
 
@@ -23,7 +23,7 @@ def strategy_of(name: str) -> Strategy:
 
 
 @EVERY
-def test_no_nodes_have_no_scores(candidates_of: CandidatesOf, name: str) -> None:
+def test_no_nodes_have_no_scores(name: str) -> None:
     candidates = candidates_of([{"cpu": 4}], containers=[{"cpu": 1}], masks=[[1]])
     empty = replace(
         candidates,
@@ -40,9 +40,7 @@ def test_no_nodes_have_no_scores(candidates_of: CandidatesOf, name: str) -> None
 
 @EVERY
 @pytest.mark.parametrize("containers", [[], [{}], [{"cpu": 0}], [{"unknown": 3}]])
-def test_a_pod_that_aligns_nothing_makes_no_difference(
-    candidates_of: CandidatesOf, scores: Scores, name: str, containers: list[dict[str, int]]
-) -> None:
+def test_a_pod_that_aligns_nothing_makes_no_difference(name: str, containers: list[dict[str, int]]) -> None:
     nodes: list[Node] = [[{"cpu": 4}], [{"cpu": 1}]]
     assert len(set(scores(name, candidates_of(*nodes, containers=containers, masks=[[0, 0]] * len(containers))))) == 1
 
@@ -74,7 +72,7 @@ def candidates(draw: st.DrawFn) -> Candidates:
     rows = draw(st.lists(masks, min_size=len(containers), max_size=len(containers)))
     flags = st.lists(st.booleans(), min_size=count, max_size=count)
     aligned = draw(st.lists(flags, min_size=len(containers), max_size=len(containers)))
-    return _candidates(
+    return candidates_of(
         *nodes,
         containers=containers,
         masks=rows,

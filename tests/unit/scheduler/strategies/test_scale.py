@@ -19,15 +19,6 @@ def percents(raw: list[int], ranks: list[int]) -> list[int]:
     return scale.percents(np.array(raw, np.int64), np.array(ranks, np.int64)).tolist()
 
 
-def test_the_worst_is_0_and_the_best_the_top() -> None:
-    assert spread([4990, 5000, 5010]) == [0, 5, 10]
-    assert spread([4990, 5000, 5010], top=100) == [0, 50, 100]
-
-
-def test_halves_are_rounded_up() -> None:
-    assert spread([0, 1, 3, 20]) == [0, 1, 2, 10]
-
-
 @pytest.mark.parametrize(("height", "level"), [(0, 0), (499, 0), (500, 1), (5000, 5), (10_000, 10)])
 def test_equal_scores_get_the_same_level_by_height(height: int, level: int) -> None:
     assert spread([height] * 3) == [level] * 3

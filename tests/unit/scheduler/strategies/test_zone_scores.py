@@ -1,67 +1,30 @@
-"""LeastAllocated, MostAllocated and BalancedAllocation: upstream's numbers, and the intended differences."""
+"""LeastAllocated, MostAllocated and BalancedAllocation: upstream's formula, and the intended differences."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from statistics import variance
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.strategies import make
 
-from .conftest import CandidatesOf, Node, Scores, _candidates
+from .conftest import Node, candidates_of, scores
 
 MI = 1 << 20
 
+
 # defaultNUMANodes in scheduler-plugins' score_test.go: two equal NUMA nodes each.
-UPSTREAM: list[Node] = [
-    [{"cpu": 4, "memory": 500 * MI}] * 2,
-    [{"cpu": 2, "memory": 50 * MI}] * 2,
-    [{"cpu": 6, "memory": 60 * MI}] * 2,
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("MostAllocated", [2700, 7000, 3333]),
-        ("LeastAllocated", [7300, 3000, 6667]),
-        ("BalancedAllocation", [8942, 8200, 10_000]),
-    ],
-)
-def test_the_example_of_upstream_gets_its_scores(
-    candidates_of: CandidatesOf, scores: Scores, name: str, expected: list[int]
-) -> None:
-    pod = {"cpu": 2, "memory": 20 * MI}
-    assert scores(name, candidates_of(*UPSTREAM, containers=[pod], masks=[[1, 1, 1]])) == expected
-
-
-def test_the_minimum_over_the_zones_that_fit_counts(candidates_of: CandidatesOf, scores: Scores) -> None:
-    candidates = candidates_of([{"cpu": 8}, {"cpu": 5}, {"cpu": 3}], containers=[{"cpu": 4}], masks=[[1]])
-    assert scores("LeastAllocated", candidates) == [2000]
-    assert scores("MostAllocated", candidates) == [5000]
-
-
-def test_a_zone_filled_completely_counts_too(candidates_of: CandidatesOf, scores: Scores) -> None:
-    candidates = candidates_of([{"cpu": 8}, {"cpu": 4}], containers=[{"cpu": 4}], masks=[[1]])
-    assert scores("LeastAllocated", candidates) == [0]
-
-
-def test_weights_apply_and_the_default_weight_is_1(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_weights_apply_and_the_default_weight_is_1() -> None:
     candidates = candidates_of([{"cpu": 4, "gpu": 2}], containers=[{"cpu": 1, "gpu": 1}], masks=[[1]])
     assert scores("LeastAllocated", candidates) == [6250]
     assert scores("LeastAllocated", candidates, {"cpu": 3}) == [6875]
     assert scores("MostAllocated", candidates, {"cpu": 3}) == [3125]
 
 
-def test_one_resource_is_balanced(candidates_of: CandidatesOf, scores: Scores) -> None:
-    assert scores("BalancedAllocation", candidates_of([{"cpu": 4}], containers=[{"cpu": 1}], masks=[[1]])) == [10_000]
-
-
-def test_containers_score_after_earlier_containers(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_containers_score_after_earlier_containers() -> None:
     two = [{"cpu": 4}, {"cpu": 4}]
     node = [{"cpu": 8}, {"cpu": 8}]
     # The first container leaves half of each zone; on the zone with 4 free CPUs, the second would leave no CPU.
@@ -71,33 +34,31 @@ def test_containers_score_after_earlier_containers(candidates_of: CandidatesOf, 
     ]
 
 
-def test_containers_in_the_same_zones_score_together(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_containers_in_the_same_zones_score_together() -> None:
     candidates = candidates_of(
         *[[{"cpu": 8}, {"cpu": 8}]] * 2, containers=[{"cpu": 2}, {"cpu": 2}], masks=[[1, 1], [1, 2]]
     )
     assert scores("LeastAllocated", candidates) == [5000, round((6 / 8 + 4 / 6) * 5000)]
 
 
-def test_all_containers_score_together_in_scope_pod(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_all_containers_score_together_in_scope_pod() -> None:
     pod = [{"cpu": 6}, {"cpu": 1}, {"cpu": 3}]
     candidates = candidates_of([{"cpu": 8}], containers=pod, kinds=["init", "sidecar", "app"], masks=[[1], [1], [1]])
     assert scores("LeastAllocated", candidates) == [2500]
 
 
-def test_zones_of_the_same_container_count_as_a_single_zone(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_zones_of_the_same_container_count_as_a_single_zone() -> None:
     candidates = candidates_of([{"cpu": 4}, {"cpu": 4}, {"cpu": 9}], containers=[{"cpu": 6}], masks=[[3]])
     assert scores("LeastAllocated", candidates) == [2500]
 
 
-def test_an_allocation_of_several_zones_fills_the_lowest_zone_first(
-    candidates_of: CandidatesOf, scores: Scores
-) -> None:
+def test_an_allocation_of_several_zones_fills_the_lowest_zone_first() -> None:
     nodes: list[Node] = [[{"cpu": 4}, {"cpu": 4}], [{"cpu": 4}, {"cpu": 8}]]
     candidates = candidates_of(*nodes, containers=[{"cpu": 6}, {"cpu": 1}], masks=[[3, 3], [2, 2]])
     assert scores("MostAllocated", candidates) == [(7500 + 5000) // 2, round((6 / 12 + 1 / 6) * 5000)]
 
 
-def test_a_resource_the_node_does_not_have_does_not_count(candidates_of: CandidatesOf, scores: Scores) -> None:
+def test_a_resource_the_node_does_not_have_does_not_count() -> None:
     nodes: list[Node] = [[{"cpu": 8}], [{"cpu": 8, "memory": 10}]]
     candidates = candidates_of(*nodes, containers=[{"cpu": 2, "memory": 5}], masks=[[1, 1]])
     assert scores("LeastAllocated", candidates) == [7500, 6250]
@@ -116,7 +77,7 @@ def test_a_single_container_scores_as_the_formula_on_each_node(
     nodes: list[Node], pod: dict[str, int], weight: int
 ) -> None:
     requests = {name: amount for name, amount in pod.items() if amount}
-    candidates = _candidates(
+    candidates = candidates_of(
         *nodes,
         containers=[pod],
         masks=[[1] * len(nodes)],

@@ -7,7 +7,7 @@ import pytest
 from scheduling import Service, counts, pod
 from topowise_scheduler import refusals
 from topowise_scheduler.volcano.allocations import LEAVING_S, Allocations
-from volcano import PIPELINED, RELEASING, RUNNING, Volcano
+from volcano import PIPELINED, RELEASING, Volcano
 
 
 @pytest.fixture
@@ -29,21 +29,6 @@ def crowded(service: Service) -> None:
     service.report(counts("n1", ("0", "0"), included=("old-a", "old-b"), placed={"old-a": 0, "old-b": 1}, version="2"))
     for name in ("old-a", "old-b"):
         service.put(pod(name, "8", node="n1", phase="Running", startTime="2026-08-21T09:00:00Z"))
-
-
-def test_a_gang_that_fills_a_node_leaves_no_room_until_it_is_given_up(volcano: Volcano, service: Service) -> None:
-    gang = [pod(f"g-{number}", "4") for number in range(4)]
-    for one in gang:
-        assert volcano.fits(one, "n1")
-        assert volcano.allocate(one, "n1") == ""
-    assert service.free("n1") == [0, 0]
-    assert not volcano.fits(pod("late", "1"), "n1")
-    assert volcano.deallocate(gang[3], "n1") == ""
-    assert volcano.fits(pod("late", "4"), "n1")
-    for one in gang[:3]:
-        assert volcano.deallocate(one, "n1") == ""
-    assert service.free("n1") == [8, 8]
-    assert len(service.ledger.reservations) == 0
 
 
 def test_an_allocation_that_is_refused_is_no_bind_that_failed(volcano: Volcano, service: Service) -> None:
@@ -91,13 +76,6 @@ def test_a_pod_allocated_elsewhere_is_booked_there_alone(volcano: Volcano, servi
     assert volcano.allocate(pod("a", "8"), "n1") == ""
     assert volcano.allocate(pod("a", "8"), "n2") == ""
     assert (service.free("n1"), sum(service.free("n2"))) == ([8, 8], 8)
-
-
-def test_an_allocation_that_the_kubelet_would_refuse_is_told(volcano: Volcano, service: Service) -> None:
-    service.put(pod("other", "8", node="n1"))
-    service.put(pod("another", "8", node="n1"))
-    assert volcano.allocate(pod("a", "8"), "n1") == "kubelet of n1 would refuse the pod: TopologyAffinityError"
-    assert len(service.ledger.reservations) == 0
 
 
 def test_it_is_told_too_if_it_depends_on_where_newer_pods_lie(volcano: Volcano, service: Service) -> None:
@@ -169,14 +147,6 @@ def test_an_evicted_pod_is_left_out_of_account_in_later_sessions_so_that_no_othe
     assert volcano.fits(pod("new", "8"), "n1")
     service.clock.now += LEAVING_S
     assert not volcano.fits(pod("new", "8"), "n1")
-
-
-def test_an_eviction_that_is_taken_back_leaves_things_as_they_were(volcano: Volcano, service: Service) -> None:
-    crowded(service)
-    volcano.deallocate(pod("old-a", "8"), "n1", RELEASING)
-    assert volcano.allocate(pod("old-a", "8"), "n1", RUNNING) == ""
-    assert not volcano.fits(pod("new", "8"), "n1")
-    assert service.free("n1") == [0, 0]
 
 
 def test_two_evictions_make_room_for_two(volcano: Volcano, service: Service) -> None:

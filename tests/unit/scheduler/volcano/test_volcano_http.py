@@ -1,10 +1,8 @@
-"""Volcano's verbs over HTTP: every call gets 200 and an answer that Go can read, whatever was sent."""
+"""Volcano's verbs over HTTP: every call gets 200 and an answer that Go can read; tests/unit/fuzz has more bodies."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from scheduling import Service, counts, pod, scope
+from scheduling import Service, call, counts, pod
 from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers
 from volcano import RECORDED, node_info, serving, task
@@ -29,20 +27,6 @@ def application(*, is_enabled: bool = True) -> http.Application:
     return http.Application(
         service.served(), metrics, _MAX_BODY_BYTES, Callers(()), volcano=serving(service) if is_enabled else None
     )
-
-
-def call(app: http.Application, path: str, parts: Iterator[bytes]) -> tuple[int, bytes]:
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        part = next(parts, None)
-        return {"type": "http.request", "body": part or b"", "more_body": part is not None}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    asyncio.run(app(scope(path), receive, send))
-    return sent[0]["status"], sent[1]["body"]
 
 
 @pytest.fixture(scope="module")
@@ -71,45 +55,6 @@ def check(app: http.Application, verb: str, body: bytes) -> Any:
     if verb == "predicate":
         assert (shown["code"] == 0) == (shown["status"] == "")
     return shown
-
-
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
-_pod = _json | st.builds(
-    pod,
-    st.text(max_size=3),
-    st.sampled_from(["1", "500m", "x", "-1", "9", ""]),
-    annotations=st.none() | st.fixed_dictionaries({"volcano.sh/numa-topology-policy": st.text(max_size=4)}),
-    priority=st.none() | st.integers(-(2**31), 2**31 - 1),
-)
-_task = _json | st.fixed_dictionaries(
-    {"Pod": _pod},
-    optional={
-        "UID": st.sampled_from(["uid-running", "uid-x", ""]) | _json,
-        "NodeName": st.sampled_from(["n1", "n2", "", "\u0000"]) | _json,
-        "Status": st.sampled_from([1, 2, 4, 32, 64]) | _json,
-    },
-)
-_node = _json | st.fixed_dictionaries({"Name": st.sampled_from(["n1", "n2", ""]) | _json})
-_body = _json | st.fixed_dictionaries(
-    {},
-    optional={
-        "task": _task,
-        "node": _node,
-        "nodes": _json | st.lists(_node, max_size=3),
-        "evictor": _task,
-        "evictees": _json | st.lists(_task, max_size=3),
-    },
-)
-
-
-@given(verb=st.sampled_from(sorted(_ANSWERS)), body=st.binary(max_size=64) | _body.map(json.dumps).map(str.encode))
-@settings(max_examples=150, deadline=None)
-def test_whatever_is_sent_there_is_an_answer_that_go_can_read(app: http.Application, verb: str, body: bytes) -> None:
-    check(app, verb, body)
 
 
 @given(data=st.data())

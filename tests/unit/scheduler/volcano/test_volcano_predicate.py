@@ -77,13 +77,6 @@ def test_a_node_that_nobody_has_reported_fits_unless_a_policy_is_asked_for() -> 
     assert volcano.predicate(pod("q", **policy("restricted")), "unknown-node") == (3, refusals.OTHER_POLICY)
 
 
-@pytest.mark.parametrize(("cpu", "expected"), [("4", (2, refusals.NOT_NOW)), ("9", (3, refusals.NEVER))])
-def test_only_where_evicting_may_help_volcano_may_preempt(cpu: str, expected: tuple[int, str]) -> None:
-    service = Service()
-    service.report(counts("full", ("0", "0"), included=()))
-    assert Volcano(service).predicate(pod("p", cpu), "full") == expected
-
-
 def test_before_the_first_sync_nobody_is_placed_and_nobody_evicted() -> None:
     verbs = serving(Service(), not_ready=lambda: "not yet listed: pods")
     body = json.dumps({"task": task(pod("p")), "node": node_info("n")}).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,31 +25,30 @@ def one(*free: str, **fields: Any) -> Nominating:
 
 class TestMoved:
     @pytest.mark.parametrize(
-        ("spec", "fields"),
+        "change",
         [
-            (CORDONED, {}),
-            ({"taints": [{"key": "a", "effect": "NoExecute"}]}, {}),
-            ({}, {"ready": "False"}),
-            ({}, {"allocatable": {"cpu": "8", "memory": "512Mi", "pods": "110"}}),
+            lambda made: made.node("n1", CORDONED),
+            lambda made: made.node("n1", {"taints": [{"key": "a", "effect": "NoExecute"}]}),
+            lambda made: made.node("n1", {}, ready="False"),
+            lambda made: made.node("n1", {}, allocatable={"cpu": "8", "memory": "512Mi", "pods": "110"}),
+            lambda made: made.service.report(counts("n1", "1", included=(), version="2")),
+            lambda made: made.service.refuse(pod("b", "2"), "n1"),
         ],
-        ids=str,
+        ids=[
+            "cordoned",
+            "tainted",
+            "not ready",
+            "less allocatable",
+            "reports less",
+            "its kubelet has refused such a pod",
+        ],
     )
-    def test_at_once_when_kube_scheduler_would_refuse_the_node(self, spec: Any, fields: Any) -> None:
+    def test_at_once_when_the_pod_does_not_fit_the_node(self, change: Callable[[Nominating], None]) -> None:
         made = one("4", "8")
-        made.node("n1", spec, **fields)
+        change(made)
         assert made.write() == ("a", "n2")
         assert made.nominated() == {"a": "n2"}
         assert made.next() is None
-
-    def test_when_the_node_reports_less(self) -> None:
-        made = one("4", "8")
-        made.service.report(counts("n1", "1", included=(), version="2"))
-        assert made.write() == ("a", "n2")
-
-    def test_when_its_kubelet_has_refused_such_a_pod(self) -> None:
-        made = one("4", "8")
-        made.service.refuse(pod("b", "2"), "n1")
-        assert made.write() == ("a", "n2")
 
     def test_when_a_pod_of_a_higher_priority_takes_the_room(self) -> None:
         made = one("4", "8", cpu="3")
