@@ -16,6 +16,7 @@ from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import refusals, report, strategies
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.exporter_pods import recognises
 from topowise_scheduler.cluster.pods.records import PodRecord, Records
@@ -31,6 +32,7 @@ from topowise_scheduler.fit_together import FitTogetherService
 from topowise_scheduler.fit_together.group_placement import GroupPlacement, GroupPlacer
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
+from topowise_scheduler.kubelet.memory_tables import MemoryTables
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
@@ -288,11 +290,25 @@ class Service:
         self.ledger.put_pod(record, **options)
         return record
 
+    def _record(self, pending: dict[str, Any] | PodRecord) -> PodRecord:
+        record = self.put(pending) if isinstance(pending, dict) else pending
+        assert record.needs is not None
+        return record
+
+    def reserve(self, pending: dict[str, Any] | PodRecord, node: str = "n1", **options: Any) -> PodRecord:
+        """Expects a pod on a node, as the last verb before the bind does. A document is an event of the pod as well."""
+        record = self._record(pending)
+        self.ledger.reservations.put(record, record.needs, node, **options)
+        return record
+
+    def assume(self, pending: dict[str, Any] | PodRecord, node: str = "n1") -> str:
+        """Books a pod as the bind verb does. Returns why the node is refused, "" if it is not."""
+        record = self._record(pending)
+        return self.ledger.reservations.assume(record, record.needs, node)
+
     def bind(self, document: dict[str, Any], node: str) -> dict[str, Any]:
         """Books a pending pod as the bind verb does, and applies the event of its Binding. Returns the bound pod."""
-        record = self.put(document)
-        assert record.needs is not None
-        assert self.ledger.reservations.assume(record, record.needs, node) == ""
+        assert self.assume(document, node) == ""
         bound = {**document, "spec": {**document["spec"], "nodeName": node}}
         self.put(bound)
         return bound
@@ -302,12 +318,27 @@ class Service:
         bound = self.bind(document, node)
         self.put({**bound, "status": {**bound["status"], "phase": "Failed", "reason": reason}})
 
-    def free(self, name: str) -> list[int]:
-        """Free CPUs per zone as the ledger believes."""
+    def state(self, name: str = "n1") -> NodeState:
+        """What the ledger knows of a node."""
         node_state = self.ledger.node_states.of(name)
         assert node_state is not None
-        assert node_state.kubelet is not None
-        node = node_state.kubelet
+        return node_state
+
+    def node(self, name: str = "n1") -> Kubelet:
+        """The kubelet as the ledger believes it."""
+        node = self.state(name).kubelet
+        assert node is not None
+        return node
+
+    def memory(self, name: str = "n1") -> MemoryTables:
+        """The tables of the memory manager as the ledger believes them."""
+        manager = self.node(name).memory
+        assert manager is not None
+        return manager.tables
+
+    def free(self, name: str) -> list[int]:
+        """Free CPUs per zone as the ledger believes."""
+        node = self.node(name)
         assert node.cpu is not None
         return [(cpus & node.cpu.available).bit_count() for cpus in node.topology.numa_cpus]
 

@@ -41,9 +41,7 @@ class Node:
 
     def believed(self) -> set[str]:
         """Returns the GPUs that are free in the service's state."""
-        state = self.service.ledger.node_states.of("n1")
-        assert state is not None
-        assert state.kubelet is not None
+        state = self.service.state()
         devices = state.kubelet.devices
         table = devices.tables[GPU]
         return set(table.names(table.healthy & ~devices.allocated[GPU]))

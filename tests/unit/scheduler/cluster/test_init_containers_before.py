@@ -142,18 +142,13 @@ class TestTheLedger:
         """While another pod has two CPUs of node 0, the init container and the containers after it go to node 1."""
         service = reported(machine())
         truth = kubelet(memoryManagerPolicy="None", reservedMemory=None)
-        sibling = service.put(pod("other", "2"))
-        assert sibling.needs is not None
-        service.ledger.reservations.put(sibling, sibling.needs, "n1")
+        service.reserve(pod("other", "2"))
         spec = document("a", [small(4)], [("", small(2))])
         assert service.fits(spec, "n1")
         record = service.put(spec)
-        assert record.needs is not None
         assert not truth.admit_view(record.view(truth)).admitted
-        assert "before pods that are only expected there" in service.ledger.reservations.assume(
-            record, record.needs, "n1"
-        )
+        assert "before pods that are only expected there" in service.assume(record)
         service.put(pod("other", "2", node="n1", phase="Running"))
         service.clock.now += 3
         service.ledger.tick()
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
+        assert service.assume(record) == ""

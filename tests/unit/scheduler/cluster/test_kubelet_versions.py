@@ -21,13 +21,6 @@ def sidecar_pod(name: str, node: str = "") -> dict[str, object]:
     return document
 
 
-def behaviour(service: Service, name: str = "n1") -> object:
-    node_state = service.ledger.node_states.of(name)
-    assert node_state is not None
-    assert node_state.kubelet is not None
-    return node_state.kubelet.settings.behaviour
-
-
 @pytest.mark.parametrize("node_first", [True, False])
 def test_node_and_report_in_either_order(node_first: bool) -> None:
     service = Service()
@@ -37,7 +30,7 @@ def test_node_and_report_in_either_order(node_first: bool) -> None:
     else:
         service.report(exact(kubelet()))
         service.ledger.reports.put_kubelet("n1", "v1.33.1")
-    assert behaviour(service) == version_of("v1.33.1").behaviour
+    assert service.node().settings.behaviour == version_of("v1.33.1").behaviour
 
 
 def test_an_upgrade_in_place_judges_bookings_anew() -> None:
@@ -47,15 +40,11 @@ def test_an_upgrade_in_place_judges_bookings_anew() -> None:
     topology = exported(machine(), config, Kubelet(machine(), config))
     service.report(msgspec.structs.replace(topology, metadata=nrt.Metadata("n1", resourceVersion="1")))
     service.put(sidecar_pod("a", node="n1"))
-    node_state = service.ledger.node_states.of("n1")
-    assert node_state is not None
-    assert node_state.kubelet is not None
-    assert node_state.kubelet.cpu is not None
+    node_state = service.state()
     before = node_state.kubelet.cpu.available.bit_count()
     assert (node_state.is_placed("uid-a"), before) == (True, 5)
     changes = service.ledger.node_states.changes
     service.ledger.reports.put_kubelet("n1", "v1.29.14")
-    assert node_state.kubelet.cpu is not None
     assert node_state.kubelet.cpu.available.bit_count() == before - 2
     assert (node_state.is_placed("uid-a"), service.ledger.node_states.changes) == (True, changes + 1)
     service.ledger.reports.put_kubelet("n1", "v1.29.15")
@@ -67,7 +56,7 @@ def test_a_node_that_came_back_is_not_what_it_was() -> None:
     service.ledger.reports.put_kubelet("n1", "v1.28.15")
     service.ledger.reports.drop_node("n1")
     service.report(exact(kubelet()))
-    assert behaviour(service) == version_of("v1.36.2").behaviour
+    assert service.node().settings.behaviour == version_of("v1.36.2").behaviour
 
 
 def test_metric_and_explanation_name_a_newer_kubelet() -> None:

@@ -99,24 +99,11 @@ def service() -> Service:
 
 
 def free(service: Service) -> list[int]:
-    state = service.ledger.node_states.of("n1")
-    assert state is not None
-    assert state.kubelet is not None
-    assert state.kubelet.memory is not None
-    return [amount // GIB for amount in state.kubelet.memory.tables.free["memory"]]
+    return [amount // GIB for amount in service.memory().free["memory"]]
 
 
 def reserve(service: Service, name: str, memory: str) -> None:
-    record = service.put(pod(name, "1", memory))
-    assert record.needs is not None
-    service.ledger.reservations.put(record, record.needs, "n1")
-
-
-def test_what_never_came_leaves_the_memory_where_it_was(service: Service) -> None:
-    reserve(service, "a", "5Gi")
-    assert free(service) == [0, 6]
-    service.ledger.drop_pod("uid-a")
-    assert free(service) == [0, 11]
+    service.reserve(pod(name, "1", memory))
 
 
 def test_memory_stays_when_a_bound_pod_comes_first(service: Service) -> None:

@@ -33,9 +33,7 @@ def of_hardware(hardware: Machine, node: Kubelet, version: str = "1") -> nrt.Nod
 
 def reserve(service: Service, document: dict[str, Any]) -> None:
     """A pod is expected on n1."""
-    record = service.put(document)
-    assert record.needs is not None
-    service.ledger.reservations.put(record, record.needs, "n1")
+    service.reserve(document)
 
 
 class TestWhatIsGone:
@@ -64,25 +62,12 @@ class TestWhatIsGone:
         service.ledger.tick()
         assert service.ledger.node_states.of("n1") is None
 
-    def test_a_pod_that_no_list_has_goes_though_lists_follow_each_other(self, service: Service) -> None:
-        service.report(exact(kubelet()))
-        record = service.put(pod("a", "3"))
-        assert record.needs is not None
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
-        for _ in range(5):
-            service.ledger.note_listed([])
-            service.clock.now += 30
-            service.ledger.tick()
-        assert service.free("n1") == [3, 4]
-
 
 class TestWhatIsOnlyExpected:
     def test_pods_predicted_on_a_removed_numa_node_may_be_on_all_remaining_numa_nodes(self, service: Service) -> None:
         service.report(of_zones(3, "1"))
         for name in ("a", "b", "c"):
-            record = service.put(pod(name, "3"))
-            assert record.needs is not None
-            assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
+            assert service.assume(pod(name, "3")) == ""
             service.put(pod(name, "3", node="n1"))
         service.report(of_zones(2, "2"))
         assert service.free("n1") == [0, 1]
@@ -130,8 +115,7 @@ class TestWhatIsOnlyExpected:
         service.report(of_hardware(hardware, node))
         for document in documents:
             service.put(document)
-        node_state = service.ledger.node_states.of("n1")
-        assert node_state is not None and node_state.kubelet is not None and node_state.kubelet.cpu is not None
+        node_state = service.state()
         free = node_state.kubelet.cpu.available
         reserve(service, pod("c", "2"))
         allocations = node_state.kubelet.cpu.allocations
@@ -152,41 +136,31 @@ class TestWhatIsOnlyExpected:
         """kube-scheduler has decided it by then, and counts it as assumed whatever its priority is."""
         service.report(counts("n1", "8", included=()))
         record = service.put(pod("a", "6", nominatedNodeName="n1", priority=1))
-        assert record.needs is not None
         assert service.fits(pod("b", "4", priority=9), "n1") == ["n1"]
         if by_bind:
-            assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
+            assert service.assume(record) == ""
         else:
-            service.ledger.reservations.put(record, record.needs, "n1")
+            service.reserve(record)
         assert service.fits(pod("b", "4", priority=9), "n1") == []
-        higher = service.put(pod("b", "4", priority=9))
-        assert higher.needs is not None
-        assert service.ledger.reservations.assume(higher, higher.needs, "n1") != ""
+        assert service.assume(pod("b", "4", priority=9)) != ""
 
     def test_a_judged_pod_is_judged_again_once_a_nominated_pod_is_in_binding(self, service: Service) -> None:
         """Before, the nominated pod had its predicted placement; now its placement is uncertain."""
         service.report(counts("n1", ("8", "8"), included=()))
         nominated = service.put(pod("a", "5", nominatedNodeName="n1", priority=9))
-        judged = service.put(pod("b", "5"))
-        assert nominated.needs is not None
-        assert judged.needs is not None
-        service.ledger.reservations.put(judged, judged.needs, "n1", judged_at=service.ledger.node_states.changes)
-        node_state = service.ledger.node_states.of("n1")
-        assert node_state is not None
+        judged = service.reserve(pod("b", "5"), judged_at=service.ledger.node_states.changes)
+        node_state = service.state()
         assert node_state.is_as_judged(judged.uid)
-        service.ledger.reservations.put(nominated, nominated.needs, "n1")
+        service.reserve(nominated)
         assert not node_state.is_as_judged(judged.uid)
 
     def test_a_nominated_pod_bound_before_a_reserved_pod_is_placed_as_by_the_kubelet(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         nominated = service.put(pod("a", "6", nominatedNodeName="n1"))
-        reserved = service.put(pod("b", "4"))
-        assert nominated.needs is not None
-        assert reserved.needs is not None
-        service.ledger.reservations.put(reserved, reserved.needs, "n1")
+        service.reserve(pod("b", "4"))
         service.report(counts("n1", ("8", "8"), included=()))
         assert service.free("n1") == [4, 2]
-        service.ledger.reservations.put(nominated, nominated.needs, "n1")
+        service.reserve(nominated)
         service.put(pod("a", "6", node="n1"))
         assert service.free("n1") == [2, 4]
 
@@ -194,8 +168,7 @@ class TestWhatIsOnlyExpected:
         service.report(counts("n1", "8", included=()))
         service.put(pod("a", "2", nominatedNodeName="n1"))
         larger = service.records.decode(msgspec.json.encode(pod("a", "5", nominatedNodeName="n1")))
-        assert larger.needs is not None
-        service.ledger.reservations.put(larger, larger.needs, "n1")
+        service.reserve(larger)
         assert service.free("n1") == [3]
 
     def test_a_reserved_pod_that_is_first_seen_running_has_done_with_its_init_containers(
@@ -210,42 +183,19 @@ class TestWhatIsOnlyExpected:
         document["spec"]["nodeName"] = "n1"
         document["status"]["phase"] = "Running"
         service.put(document)
-        node_state = service.ledger.node_states.of("n1")
-        assert node_state is not None
-        assert node_state.kubelet is not None
+        node_state = service.state()
         assert node_state.kubelet.memory is not None
         assert node_state.kubelet.memory.tables.free["memory"][0] == 14 << 30
 
 
 class TestBinds:
-    def test_a_pod_bound_anew_elsewhere_is_booked_once(self, service: Service) -> None:
-        for name in ("n1", "n2"):
-            service.report(counts(name, "8", included=()))
-        record = service.put(pod("a", "4"))
-        assert record.needs is not None
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
-        assert service.ledger.reservations.assume(record, record.needs, "n2") == ""
-        service.ledger.reservations.forget(record.uid, "n1")
-        assert (service.free("n1"), service.free("n2")) == ([8], [4])
-        service.ledger.drop_pod(record.uid)
-        assert service.free("n2") == [8]
-
     def test_a_bound_pod_is_not_bound_again(self, service: Service) -> None:
         for name in ("n1", "n2"):
             service.report(counts(name, "8", included=()))
         record = service.put(pod("a", "4"))
         service.put(pod("a", "4", node="n1"))
-        assert record.needs is not None
-        assert "n1 already" in service.ledger.reservations.assume(record, record.needs, "n2")
+        assert "n1 already" in service.assume(record, "n2")
         assert (service.free("n1"), service.free("n2")) == ([4], [8])
-
-    def test_a_failed_bind_leaves_the_nomination(self, service: Service) -> None:
-        service.report(counts("n1", "8", included=()))
-        record = service.put(pod("a", "6", priority=5, nominatedNodeName="n1"))
-        assert record.needs is not None
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
-        service.ledger.reservations.forget(record.uid, "n1")
-        assert service.fits(pod("lesser", "6", priority=1), "n1") == []
 
     def test_a_bound_pod_without_list_entry_and_event_is_removed(self, service: Service) -> None:
         """It was deleted while the watch was down, before this watch had ever seen it."""
@@ -254,8 +204,7 @@ class TestBinds:
         service.report(counts("n1", "8", included=()))
         bound = [service.records.decode(msgspec.json.encode(pod(name, "2"))) for name in ("gone", "seen", "late")]
         for record in bound[:2]:
-            assert record.needs is not None
-            assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
+            assert service.assume(record) == ""
         assert list(sources[0]._consumer.replace([]) or ()) == []
         assert bound[2].needs is not None
         assert service.ledger.reservations.assume(bound[2], bound[2].needs, "n1") == ""
@@ -294,8 +243,7 @@ class TestTime:
         for number in range(50):
             service.put(pod(f"p{number}", "1", node="n1"))
             service.ledger.drop_pod(f"uid-p{number}")
-        node_state = service.ledger.node_states.of("n1")
-        assert node_state is not None
+        node_state = service.state()
         assert node_state.remembers
         service.clock.now += 121
         service.ledger.tick()
@@ -311,14 +259,6 @@ class TestTime:
         service.clock.now += 121
         service.ledger.tick()
         assert service.free("n1") == [3, 0]
-
-    def test_a_quarantine_that_ends_lets_pods_be_requeued(self, service: Service) -> None:
-        service.report(counts("n1", "8", included=()))
-        service.refuse(pod("a", "4"), "n1")
-        service.ledger.node_states.take_improved()
-        service.clock.now += 301
-        service.ledger.tick()
-        assert service.ledger.node_states.take_improved() == {"n1"}
 
 
 class TestGates:
@@ -342,8 +282,7 @@ class TestGates:
         service.put(document)
         service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
         service.report(msgspec.structs.replace(topology, attributes=tuple(listed)))
-        node_state = service.ledger.node_states.of("n1")
-        assert node_state is not None and node_state.kubelet is not None and node_state.kubelet.memory is not None
+        node_state = service.state()
         assert node_state.kubelet.active.keys() == {"uid-a"}
         assert node_state.kubelet.memory.tables.free["memory"] == [3 << 30, 16 << 30]
         assert service.free("n1") == [0, 4]
@@ -359,8 +298,7 @@ class TestGates:
         service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
         topology = topology_of(machine(), config, node)
         service.report(topology)
-        node_state = service.ledger.node_states.of("n1")
-        assert node_state is not None
+        node_state = service.state()
         assert node_state.is_reported("uid-a")
 
     def test_a_kubelet_without_pod_level_resources_sees_the_containers_only(self, service: Service) -> None:

@@ -159,9 +159,7 @@ class TestPossiblePlacements:
         changed = {"topologyManagerPolicy": policy, "topologyManagerPolicyOptions": options}
         service = Service()
         service.report(exact(kubelet(**changed), **changed))
-        record = service.put(pod("first", "2"))
-        assert record.needs is not None
-        service.ledger.reservations.put(record, record.needs, "n1")
+        service.reserve(pod("first", "2"))
         service.put(pod("first", "2", node="n1"))
         assert service.fits(pod("second", "4"), "n1")
 
@@ -322,9 +320,7 @@ class TestWhenItIsNotSure:
         assert not self.fits(service, "3")
 
     def test_a_pod_we_sent_to_the_first_numa_node_is_not_feared_on_the_second(self, service: Service) -> None:
-        record = service.put(pod("a", "2"))
-        assert record.needs is not None
-        service.ledger.reservations.put(record, record.needs, "n1")
+        service.reserve(pod("a", "2"))
         assert self.fits(service, "4")
         service.put(pod("a", "2", node="n1"))
         assert self.fits(service, "4")
@@ -342,19 +338,14 @@ class TestWhenItIsNotSure:
 
     def test_a_bind_is_checked_against_the_worst(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1"))
-        record = service.put(pod("next", "4"))
-        assert record.needs is not None
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == "TopologyAffinityError"
+        assert service.assume(pod("next", "4")) == "TopologyAffinityError"
 
     def test_a_pod_on_its_way_must_not_be_refused_if_another_comes_first(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1"))
         record = service.put(pod("next", "1"))
-        assert record.needs is not None
         # On node 0 it would leave two CPUs, but the first pod still finds four on node 1.
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
-        large = service.put(pod("large", "3"))
-        assert large.needs is not None
-        assert service.ledger.reservations.assume(large, large.needs, "n1") != ""
+        assert service.assume(record) == ""
+        assert service.assume(pod("large", "3")) != ""
 
     def test_a_pod_that_fits_either_way_does_not_wait(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))

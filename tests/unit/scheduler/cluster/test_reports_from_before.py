@@ -66,7 +66,7 @@ def test_memory_groups_stay_as_they_were_when_the_kubelet_admitted_the_pod(servi
     for version in ("2", "3"):
         service.clock.now += 0.1
         report(before, version)
-    assert memory_of(state(service)) == memory_of(truth)
+    assert memory_of(service.node()) == memory_of(truth)
     # The pod has memory of the second and the third NUMA node, as the first was allocated.
     assert memory_of(truth)[1] == [0b0001, 0b0110, 0b0110, 0b1000]
 
@@ -98,13 +98,6 @@ def test_a_pod_of_the_same_name_in_the_same_place_is_another_pod(service: Servic
     service.put({**bound("again", "3"), "metadata": {"name": "again", "namespace": "default", "uid": "uid-second"}})
     service.report(exact(node, version="3"))
     assert service.free("n1") == [0, 4]
-
-
-def state(service: Service) -> Kubelet:
-    """Returns what the service believes of the node."""
-    node_state = service.ledger.node_states.of("n1")
-    assert node_state is not None and node_state.kubelet is not None
-    return node_state.kubelet
 
 
 def memory_of(node: Kubelet) -> tuple[dict[str, list[int]], list[int]]:

@@ -101,8 +101,7 @@ class TestExactReports:
         service.report(exact("1", shared))
         before = service.free("n1")
         service.put(resized("a", "700m", "700m"))
-        node_state = service.ledger.node_states.of("n1")
-        assert node_state is not None
+        node_state = service.state()
         assert node_state.is_reported("uid-a")
         assert service.free("n1") == before
 
