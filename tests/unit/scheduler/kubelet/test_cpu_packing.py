@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from kubelets import machine_of
 from topowise import cpuset
 from topowise_scheduler.kubelet import Core, Machine, NumaNode
 from topowise_scheduler.kubelet.cpu_packing import Packing, take_packed
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.masks import mask_of, members
-
-from .conftest import MachineOf
 
 
 def _taken(machine: Machine, count: int, *, busy: str = "", by_uncore: bool = False) -> str:
@@ -17,18 +16,18 @@ def _taken(machine: Machine, count: int, *, busy: str = "", by_uncore: bool = Fa
     return cpuset.to_text(members(take_packed(topology, available, count, Packing(by_uncore=by_uncore))))
 
 
-def test_numa_nodes_go_first_with_a_single_node_per_socket(machine_of: MachineOf) -> None:
+def test_numa_nodes_go_first_with_a_single_node_per_socket() -> None:
     # Node 0 has 4 CPUs, node 1 has 8, a socket 6 on average. Node 0 is completely free and goes first. With sockets
     # first, the second socket with six of its eight CPUs free would count as completely free.
     assert _taken(machine_of(2, 4), 8, busy="2,8") == "0-1,3-4,6-7,9-10"
 
 
-def test_the_fullest_core_of_the_fullest_node_gives_single_cpus(machine_of: MachineOf) -> None:
+def test_the_fullest_core_of_the_fullest_node_gives_single_cpus() -> None:
     assert _taken(machine_of(4, 4), 1, busy="15") == "7"
     assert _taken(machine_of(4, 4), 3, busy="15") == "4,7,12"
 
 
-def test_a_single_cpu_comes_from_the_first_core_of_the_fullest_cache(machine_of: MachineOf) -> None:
+def test_a_single_cpu_comes_from_the_first_core_of_the_fullest_cache() -> None:
     # Two caches of two cores; a core is c and c+4. Without the option, the partly used core gives CPU 3.
     machine = machine_of(4, cores_per_uncore=2)
     assert _taken(machine, 1, busy="7", by_uncore=True) == "2"
