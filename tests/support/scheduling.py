@@ -32,6 +32,7 @@ from topowise_scheduler.fit_together import FitTogetherService
 from topowise_scheduler.fit_together.group_placement import GroupPlacement, GroupPlacer
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
+from topowise_scheduler.kubelet.cpu_manager import CpuManager
 from topowise_scheduler.kubelet.memory_tables import MemoryTables
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
@@ -330,6 +331,12 @@ class Service:
         assert node is not None
         return node
 
+    def cpus(self, name: str = "n1") -> CpuManager:
+        """The CPU manager as the ledger believes it."""
+        manager = self.node(name).cpu
+        assert manager is not None
+        return manager
+
     def memory(self, name: str = "n1") -> MemoryTables:
         """The tables of the memory manager as the ledger believes them."""
         manager = self.node(name).memory
@@ -338,9 +345,8 @@ class Service:
 
     def free(self, name: str) -> list[int]:
         """Free CPUs per zone as the ledger believes."""
-        node = self.node(name)
-        assert node.cpu is not None
-        return [(cpus & node.cpu.available).bit_count() for cpus in node.topology.numa_cpus]
+        available = self.cpus(name).available
+        return [(cpus & available).bit_count() for cpus in self.node(name).topology.numa_cpus]
 
     def question(self, document: dict[str, Any], *names: str) -> Question:
         """Returns a question whose evaluation leaves no trace."""

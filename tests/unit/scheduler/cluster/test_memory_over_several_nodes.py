@@ -102,12 +102,8 @@ def free(service: Service) -> list[int]:
     return [amount // GIB for amount in service.memory().free["memory"]]
 
 
-def reserve(service: Service, name: str, memory: str) -> None:
-    service.reserve(pod(name, "1", memory))
-
-
 def test_memory_stays_when_a_bound_pod_comes_first(service: Service) -> None:
-    reserve(service, "a", "5Gi")
+    service.reserve(pod("a", "1", "5Gi"))
     service.put(pod("b", "1", "2Gi", node="n1"))
     assert free(service) == [0, 4]
     service.ledger.drop_pod("uid-a")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import msgspec
 import pytest
@@ -29,11 +28,6 @@ def of_zones(zones: int, version: str) -> nrt.NodeResourceTopology:
 
 def of_hardware(hardware: Machine, node: Kubelet, version: str = "1") -> nrt.NodeResourceTopology:
     return topology_of(hardware, configuration(), node, version)
-
-
-def reserve(service: Service, document: dict[str, Any]) -> None:
-    """A pod is expected on n1."""
-    service.reserve(document)
 
 
 class TestWhatIsGone:
@@ -80,7 +74,7 @@ class TestWhatIsOnlyExpected:
     def test_a_reservation_that_comes_to_nothing_has_not_moved_a_bound_pod(self, service: Service) -> None:
         service.report(counts("n1", ("8", "4"), included=()))
         service.report(counts("n2", ("8", "4"), included=()))
-        reserve(service, pod("q", "6"))
+        service.reserve(pod("q", "6"))
         service.put(pod("p", "4", node="n1"))
         service.put(pod("q", "6", node="n2"))
         assert service.free("n1") == [4, 4]
@@ -88,7 +82,7 @@ class TestWhatIsOnlyExpected:
     def test_a_pod_bound_out_of_the_order_of_reservations_is_placed_as_by_the_kubelet(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         for name, cpu in (("x", "4"), ("y", "6")):
-            reserve(service, pod(name, cpu))
+            service.reserve(pod(name, cpu))
         assert service.free("n1") == [4, 2]
         service.put(pod("y", "6", node="n1"))
         assert service.free("n1") == [2, 4]
@@ -97,7 +91,7 @@ class TestWhatIsOnlyExpected:
         service.report(counts("n1", ("8", "8"), included=()))
         service.report(counts("n2", ("8", "8"), included=()))
         for name in ("x", "y"):
-            reserve(service, pod(name, "6"))
+            service.reserve(pod(name, "6"))
         assert service.free("n1") == [2, 2]
         service.put(pod("x", "6", node="n2"))
         assert service.free("n1") == [2, 8]
@@ -115,13 +109,12 @@ class TestWhatIsOnlyExpected:
         service.report(of_hardware(hardware, node))
         for document in documents:
             service.put(document)
-        node_state = service.state()
-        free = node_state.kubelet.cpu.available
-        reserve(service, pod("c", "2"))
-        allocations = node_state.kubelet.cpu.allocations
+        free = service.cpus().available
+        service.reserve(pod("c", "2"))
+        allocations = service.cpus().allocations
         assert allocations["uid-c"]["c"] & allocations["uid-b"]["c"]
         service.ledger.reservations.release("uid-c")
-        assert node_state.kubelet.cpu.available == free
+        assert service.cpus().available == free
 
     def test_a_nomination_does_not_make_a_bound_pod_vanish(self, service: Service) -> None:
         service.report(counts("n1", "8", included=()))
@@ -179,13 +172,11 @@ class TestWhatIsOnlyExpected:
         amounts = {"cpu": "1", "memory": "6Gi"}
         resources = {"requests": amounts, "limits": amounts}
         document["spec"]["initContainers"] = [{"name": "i", "resources": resources}]
-        reserve(service, document)
+        service.reserve(document)
         document["spec"]["nodeName"] = "n1"
         document["status"]["phase"] = "Running"
         service.put(document)
-        node_state = service.state()
-        assert node_state.kubelet.memory is not None
-        assert node_state.kubelet.memory.tables.free["memory"][0] == 14 << 30
+        assert service.memory().free["memory"][0] == 14 << 30
 
 
 class TestBinds:
@@ -243,11 +234,10 @@ class TestTime:
         for number in range(50):
             service.put(pod(f"p{number}", "1", node="n1"))
             service.ledger.drop_pod(f"uid-p{number}")
-        node_state = service.state()
-        assert node_state.remembers
+        assert service.state().remembers
         service.clock.now += 121
         service.ledger.tick()
-        assert not node_state.remembers
+        assert not service.state().remembers
 
     def test_a_pod_deleted_by_force_keeps_what_its_kubelet_still_lists(self, service: Service) -> None:
         truth = kubelet()
@@ -282,9 +272,8 @@ class TestGates:
         service.put(document)
         service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
         service.report(msgspec.structs.replace(topology, attributes=tuple(listed)))
-        node_state = service.state()
-        assert node_state.kubelet.active.keys() == {"uid-a"}
-        assert node_state.kubelet.memory.tables.free["memory"] == [3 << 30, 16 << 30]
+        assert service.node().active.keys() == {"uid-a"}
+        assert service.memory().free["memory"] == [3 << 30, 16 << 30]
         assert service.free("n1") == [0, 4]
 
     def test_a_pod_with_resources_of_its_own_is_confirmed_by_its_containers_in_scope_container(
@@ -298,8 +287,7 @@ class TestGates:
         service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
         topology = topology_of(machine(), config, node)
         service.report(topology)
-        node_state = service.state()
-        assert node_state.is_reported("uid-a")
+        assert service.state().is_reported("uid-a")
 
     def test_a_kubelet_without_pod_level_resources_sees_the_containers_only(self, service: Service) -> None:
         old = configuration(featureGates={"PodLevelResources": False})
