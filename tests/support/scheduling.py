@@ -285,6 +285,11 @@ class Service:
         document["status"]["conditions"] = [{"type": "Ready", "status": str(ready)}]
         return self.put(document).uid
 
+    def wait(self, seconds: float) -> None:
+        """Lets time pass, after which the ledger ticks once."""
+        self.clock.now += seconds
+        self.ledger.tick()
+
     def put(self, document: dict[str, Any], **options: Any) -> PodRecord:
         """Applies a pod event of the watch."""
         record = self.records.decode(msgspec.json.encode(document))

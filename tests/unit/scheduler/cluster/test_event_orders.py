@@ -47,8 +47,7 @@ class Node:
         self.wait(10)
 
     def wait(self, seconds: float) -> None:
-        self.service.clock.now += seconds
-        self.service.ledger.tick()
+        self.service.wait(seconds)
 
     def admits(self, name: str, cpu: str) -> None:
         self.service.put(pod(name, cpu, node="n1", phase="Running"))

@@ -49,8 +49,7 @@ def test_a_pod_waits_where_an_end_may_have_moved_memory_in_its_way() -> None:
     reported(service, topologyManagerPolicy="best-effort")
     binds(service, "low", "1", "4Gi")
     service.put(pod("low", "1", "4Gi", node="n1", phase="Running"))
-    service.clock.now += 3
-    service.ledger.tick()
+    service.wait(3)
     binds(service, "wide", "1", "20Gi")
     assert not text(service, pod("small", "1", "8Gi"))
     assert text(service, pod("next", "1", "20Gi")).startswith(refusals.PREFIX)

@@ -149,6 +149,5 @@ class TestTheLedger:
         assert not truth.admit_view(record.view(truth)).admitted
         assert "before pods that are only expected there" in service.assume(record)
         service.put(pod("other", "2", node="n1", phase="Running"))
-        service.clock.now += 3
-        service.ledger.tick()
+        service.wait(3)
         assert service.assume(record) == ""

@@ -15,11 +15,6 @@ def admit(node: Kubelet, document: dict[str, Any]) -> None:
     assert node.admit(decoded(document)).admitted
 
 
-@pytest.fixture
-def service() -> Service:
-    return Service()
-
-
 class TestReportsOfCounts:
     def test_a_pod_is_booked_from_its_assignment_until_a_report_includes_it(self, service: Service) -> None:
         service.report(counts("n1", "8", included=()))
@@ -365,12 +360,10 @@ class TestRefusals:
     def test_a_quarantine_ends_by_itself_where_nothing_changes(self, service: Service) -> None:
         service.report(exact(kubelet()))
         service.refuse(pod("a", "4"), "n1")
-        service.clock.now += 299
-        service.ledger.tick()
+        service.wait(299)
         assert service.fits(pod("b", "4"), "n1") == []
         service.ledger.node_states.take_improved()
-        service.clock.now += 2
-        service.ledger.tick()
+        service.wait(2)
         assert service.ledger.node_states.take_improved() == {"n1"}
         assert service.fits(pod("b", "4"), "n1") == ["n1"]
         assert len(service.ledger.gates.quarantine) == 0

@@ -47,20 +47,17 @@ class TestANewNode:
         service = cluster(first_report_s=120)
         service.join("n2", age=100)
         service.ledger.node_states.take_improved()
-        service.clock.now += 19
-        service.ledger.tick()
+        service.wait(19)
         assert service.fits(pod("a", "2"), "n2") == []
         assert "n2" not in service.ledger.node_states.take_improved()
-        service.clock.now += 1
-        service.ledger.tick()
+        service.wait(1)
         assert service.fits(pod("a", "2"), "n2") == ["n2"]
         assert "n2" in service.ledger.node_states.take_improved()
 
     def test_heartbeats_do_not_extend_the_wait(self) -> None:
         service = cluster(first_report_s=120)
         service.join("n2", age=-3600)
-        service.clock.now += 120
-        service.ledger.tick()
+        service.wait(120)
         service.join("n2", age=-3600)
         assert service.fits(pod("a", "2"), "n2") == ["n2"]
 

@@ -17,11 +17,6 @@ from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.preemption import Budgets
 
 
-@pytest.fixture
-def service() -> Service:
-    return Service()
-
-
 def of_zones(zones: int, version: str) -> nrt.NodeResourceTopology:
     return of_hardware(machine(zones), Kubelet(machine(zones), configuration()), version)
 
@@ -42,8 +37,7 @@ class TestWhatIsGone:
         service.report(exact(node, version="2"))
         assert service.free("n1") == free
         # State without a report expires.
-        service.clock.now += 200
-        service.ledger.tick()
+        service.wait(200)
         assert service.free("n1") == [0, 4]
         service.ledger.reports.drop("n1")
         assert service.ledger.node_states.of("n1") is None
@@ -52,8 +46,7 @@ class TestWhatIsGone:
         service.put(pod("a", "3", node="n1"))
         service.ledger.drop_pod("uid-a")
         assert service.ledger.node_states.of("n1") is not None
-        service.clock.now += 200
-        service.ledger.tick()
+        service.wait(200)
         assert service.ledger.node_states.of("n1") is None
 
 
@@ -200,11 +193,9 @@ class TestBinds:
         assert bound[2].needs is not None
         assert service.ledger.reservations.assume(bound[2], bound[2].needs, "n1") == ""
         service.put(pod("seen", "2", node="n1"))
-        service.clock.now += 119
-        service.ledger.tick()
+        service.wait(119)
         assert service.free("n1") == [2]
-        service.clock.now += 2
-        service.ledger.tick()
+        service.wait(2)
         assert service.free("n1") == [4]
 
 
@@ -235,8 +226,7 @@ class TestTime:
             service.put(pod(f"p{number}", "1", node="n1"))
             service.ledger.drop_pod(f"uid-p{number}")
         assert service.state().remembers
-        service.clock.now += 121
-        service.ledger.tick()
+        service.wait(121)
         assert not service.state().remembers
 
     def test_a_pod_deleted_by_force_keeps_what_its_kubelet_still_lists(self, service: Service) -> None:
@@ -246,8 +236,7 @@ class TestTime:
         service.put(pod("a", "4", node="n1"))
         service.ledger.drop_pod("uid-a")
         assert service.free("n1") == [3, 4]
-        service.clock.now += 121
-        service.ledger.tick()
+        service.wait(121)
         assert service.free("n1") == [3, 0]
 
 

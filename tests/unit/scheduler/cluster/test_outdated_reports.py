@@ -31,8 +31,7 @@ def cluster() -> Service:
 def wait(service: Service, seconds: float) -> None:
     """Lets time pass as the daemon does."""
     for _ in range(4):
-        service.clock.now += seconds / 4
-        service.ledger.tick()
+        service.wait(seconds / 4)
 
 
 def without_exporter() -> Service:

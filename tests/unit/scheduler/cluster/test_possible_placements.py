@@ -268,8 +268,7 @@ class TestWhenItIsNotSure:
         assert service.ledger.node_states.possible.pods == 1
         service.put(pod("a", "3", node="n1", phase="Running"))
         assert not self.fits(service, "4")
-        service.clock.now += 3
-        service.ledger.tick()
+        service.wait(3)
         assert self.fits(service, "4")
         assert service.ledger.node_states.possible.pods == 0
 
@@ -282,8 +281,7 @@ class TestWhenItIsNotSure:
         service.put(pod("a", "2", node="n1"))
         service.ledger.drop_pod("uid-other")
         service.put(pod("a", "2", node="n1", phase="Running"))
-        service.clock.now += 3
-        service.ledger.tick()
+        service.wait(3)
         assert service.free("n1") == [3, 2]
         assert self.fits(service, "3")
         assert service.ledger.node_states.possible.pods == 1
@@ -296,8 +294,7 @@ class TestWhenItIsNotSure:
     def test_until_the_report_if_two_pods_came_together(self, service: Service) -> None:
         for name, cpu in (("a", "3"), ("b", "1")):
             service.put(pod(name, cpu, node="n1", phase="Running"))
-        service.clock.now += 3
-        service.ledger.tick()
+        service.wait(3)
         assert service.free("n1") == [0, 3]
         # If the second pod came first, it would be on node 0 and the first pod on node 1.
         assert not self.fits(service, "3")
@@ -312,11 +309,9 @@ class TestWhenItIsNotSure:
 
     def test_for_pods_that_were_there_before_us(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1", phase="Running"), is_news=False)
-        service.clock.now += 3
-        service.ledger.tick()
+        service.wait(3)
         assert not self.fits(service, "4")
-        service.clock.now += 120
-        service.ledger.tick()
+        service.wait(120)
         assert self.fits(service, "4")
 
     def test_a_bind_is_checked_against_the_worst(self, service: Service) -> None:

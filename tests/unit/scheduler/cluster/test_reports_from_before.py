@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from scheduling import Service, configuration, decoded, exact, kubelet, machine, pod, topology_of
 from topowise_scheduler.kubelet import Kubelet
 
 LONG_AFTER_S = 10.0
 STARTED = "2026-11-23T12:00:00Z"
-
-
-@pytest.fixture
-def service() -> Service:
-    return Service()
 
 
 def admit(node: Kubelet, document: dict[str, Any]) -> None:
@@ -114,8 +107,7 @@ def test_a_pod_that_ended_before_the_service_started_has_no_resources(service: S
     service.report(exact(before, version="1"))
     assert service.free("n1") == [3, 4]
     # A report that lists the pod two minutes later is newer than the end: its kubelet has not got the CPUs back.
-    service.clock.now += 121.0
-    service.ledger.tick()
+    service.wait(121.0)
     assert service.free("n1") == [0, 4]
     service.ledger.drop_pod("uid-ended")
     service.report(exact(kubelet(), version="2"))

@@ -28,11 +28,6 @@ def exact(version: str, *running: dict[str, Any]) -> nrt.NodeResourceTopology:
     return topology_of(machine(), configuration(), node, version)
 
 
-@pytest.fixture
-def service() -> Service:
-    return Service()
-
-
 SMALL, LARGE = resized("a", "1", "1"), resized("a", "3", "3")
 
 
@@ -84,8 +79,7 @@ class TestExactReports:
     def test_a_resize_that_no_report_ever_shows_is_forgotten(self, service: Service) -> None:
         reported(service, SMALL)
         service.put(LARGE)
-        service.clock.now += ENDED_KEPT_S + 1
-        service.ledger.tick()
+        service.wait(ENDED_KEPT_S + 1)
         assert sum(service.free("n1")) == 6
 
     def test_a_resize_of_what_belongs_to_no_zone_leaves_the_report_alone(self, service: Service) -> None:

@@ -173,8 +173,7 @@ def test_a_deleted_pod_that_an_old_kubelet_lists_has_what_is_reported() -> None:
         match number:
             case 0:
                 service.put(pod("a", containers=documents[0]["spec"]["containers"], node="n1", phase="Succeeded"))
-                service.clock.now += 1000
-                service.ledger.tick()
+                service.wait(1000)
             case 1:
                 service.ledger.drop_pod("uid-a")
 
