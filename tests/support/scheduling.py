@@ -175,12 +175,16 @@ def decoded(document: dict[str, Any]) -> pods.Pod:
     return pods.decode(msgspec.json.encode(document))
 
 
+def container(amounts: Mapping[str, str], name: str = "c", **fields: Any) -> dict[str, Any]:
+    """Returns a container whose requests and limits are these amounts."""
+    return {"name": name, "resources": {"requests": amounts, "limits": amounts}, **fields}
+
+
 def pod(name: str, cpu: str = "2", memory: str = "1Gi", *, node: str = "", **fields: Any) -> dict[str, Any]:
     """Returns a Guaranteed pod with a container. `fields` go to metadata (annotations, labels, …), spec or status."""
-    amounts = {"cpu": cpu, "memory": memory}
     document: dict[str, Any] = {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
-        "spec": {"containers": [{"name": "c", "resources": {"requests": amounts, "limits": amounts}}]},
+        "spec": {"containers": [container({"cpu": cpu, "memory": memory})]},
         "status": {"phase": "Pending"},
     }
     if node:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduling import Service, configuration, decoded, machine, pod, topology_of
+from scheduling import Service, configuration, container, decoded, machine, pod, topology_of
 from topowise_scheduler import refusals
 from topowise_scheduler.kubelet import Kubelet
 
@@ -58,8 +58,7 @@ def test_a_pod_waits_where_an_end_may_have_moved_memory_in_its_way() -> None:
 def test_unlike_pods_with_init_containers_do_not_keep_a_pod_away() -> None:
     service = Service()
     reported(service, topologyManagerPolicy="single-numa-node")
-    amounts = {"cpu": "1", "memory": "1Gi"}
-    first = [{"name": "i", "resources": {"requests": amounts, "limits": amounts}}]
+    first = [container({"cpu": "1", "memory": "1Gi"}, "i")]
     for name, memory in (("a", "1Gi"), ("b", "2Gi"), ("c", "3Gi")):
         binds(service, name, "1", memory, initContainers=first)
     newcomer = pod("next", "4", "16Gi")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import GIB, Service, configuration, decoded, kubelet, machine, pod
+from scheduling import GIB, Service, configuration, container, decoded, kubelet, machine, pod
 from topowise import pods
 from topowise_scheduler.cluster.node.pod_parts import holds_anything, is_of_any_size
 from topowise_scheduler.cluster.node.possible_placements import possible_placements
@@ -24,15 +24,13 @@ Amounts = tuple[int, str]
 def document(name: str, apps: list[Amounts], before: list[tuple[str, Amounts]], **fields: Any) -> Json:
     """A Guaranteed pod; `before` are its init containers, "Always" for sidecars."""
 
-    def container(name: str, counts: Amounts, restart: str = "") -> Json:
-        amounts = {"cpu": str(counts[0]), "memory": counts[1]}
-        spec: Json = {"name": name, "resources": {"requests": amounts, "limits": amounts}}
-        return {**spec, "restartPolicy": restart} if restart else spec
+    def built(name: str, counts: Amounts, restart: str = "") -> Json:
+        more = {"restartPolicy": restart} if restart else {}
+        return container({"cpu": str(counts[0]), "memory": counts[1]}, name, **more)
 
-    spec = pod(name, **fields)
-    spec["spec"]["containers"] = [container(f"c{at}", counts) for at, counts in enumerate(apps)]
-    spec["spec"]["initContainers"] = [container(f"i{at}", counts, kind) for at, (kind, counts) in enumerate(before)]
-    return spec
+    containers = [built(f"c{at}", counts) for at, counts in enumerate(apps)]
+    first = [built(f"i{at}", counts, kind) for at, (kind, counts) in enumerate(before)]
+    return pod(name, containers=containers, initContainers=first, **fields)
 
 
 def seen(node: Kubelet, spec: Json) -> PodView:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import Service, configuration, decoded, exact, kubelet, machine, pod
+from scheduling import Service, configuration, container, decoded, exact, kubelet, machine, pod
 from topowise import nrt
 from topowise_scheduler import kube_scheduler, metrics
 from topowise_scheduler.kubelet import Kubelet
@@ -15,10 +15,8 @@ from topowise_scheduler.kubelet.versions import version_of
 
 def sidecar_pod(name: str, node: str = "") -> dict[str, object]:
     """A sidecar with 2 CPUs before a container with 2: a kubelet 1.28 gives the sidecar's CPUs to the container."""
-    amounts = {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1Gi"}}
-    document = pod(name, "2", node=node)
-    document["spec"]["initContainers"] = [{"name": "s", "restartPolicy": "Always", "resources": amounts}]
-    return document
+    sidecar = container({"cpu": "2", "memory": "1Gi"}, "s", restartPolicy="Always")
+    return pod(name, "2", node=node, initContainers=[sidecar])
 
 
 @pytest.mark.parametrize("node_first", [True, False])
@@ -145,7 +143,7 @@ def test_page_sizes_of_the_node_object_are_known_with_any_exporter(node_first: b
     ]}  # fmt: skip
     topology = {"metadata": {"name": "n1"}, "topologyPolicies": ["SingleNumaNode"], "zones": [zone]}
     amounts = {"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "0"}
-    hugepages_pod = pod("a", containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}])
+    hugepages_pod = pod("a", containers=[container(amounts)])
     if node_first:
         service.ledger.reports.put_kubelet("n1", node.kubelet_version, node.page_sizes)
     service.report(nrt.decode(msgspec.json.encode(topology)))

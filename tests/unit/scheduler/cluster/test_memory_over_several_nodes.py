@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from scheduling import GIB, Service, configuration, decoded, exact, kubelet, machine, pod, topology_of
+from scheduling import GIB, Service, configuration, container, decoded, exact, kubelet, machine, pod, topology_of
 from topowise import pods
 from topowise_scheduler.cluster.node.pod_parts import holds_anything, position_of
 from topowise_scheduler.cluster.node.possible_placements import possible_placements
@@ -119,12 +119,8 @@ def test_what_was_there_gives_back_as_its_kubelet_does(service: Service) -> None
 
 def test_a_group_ends_with_its_pod_although_no_report_lists_its_init_container() -> None:
     node = kubelet(topologyManagerPolicy="none")
-    resources = {"cpu": "2", "memory": "20Gi"}
-    resources = {"requests": resources, "limits": resources}
-    both = {
-        "initContainers": [{"name": "i", "resources": resources}],
-        "containers": [{"name": "c", "resources": resources}],
-    }
+    amounts = {"cpu": "2", "memory": "20Gi"}
+    both = {"initContainers": [container(amounts, "i")], "containers": [container(amounts)]}
     assert node.admit(decoded(pod("wide", **both))).admitted
     service = Service()
     service.put(pod("wide", node="n1", phase="Running", **both))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import Service, configuration, counts, decoded, exact, kubelet, machine, pod, topology_of
+from scheduling import Service, configuration, container, counts, decoded, exact, kubelet, machine, pod, topology_of
 from topowise import nrt
 from topowise_scheduler import report
 from topowise_scheduler.cluster.rows.node_states import NodeStates
@@ -161,10 +161,7 @@ class TestWhatIsOnlyExpected:
         self, service: Service
     ) -> None:
         service.report(exact(kubelet()))
-        document = pod("a", "1", "1Gi")
-        amounts = {"cpu": "1", "memory": "6Gi"}
-        resources = {"requests": amounts, "limits": amounts}
-        document["spec"]["initContainers"] = [{"name": "i", "resources": resources}]
+        document = pod("a", "1", "1Gi", initContainers=[container({"cpu": "1", "memory": "6Gi"}, "i")])
         service.reserve(document)
         document["spec"]["nodeName"] = "n1"
         document["status"]["phase"] = "Running"

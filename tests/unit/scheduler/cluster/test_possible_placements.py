@@ -8,7 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduling import GIB, Service, configuration, counts, decoded, exact, kubelet, machine, pod, topology_of
+from scheduling import (
+    GIB,
+    Service,
+    configuration,
+    container,
+    counts,
+    decoded,
+    exact,
+    kubelet,
+    machine,
+    pod,
+    topology_of,
+)
 from topowise import nrt, pods
 from topowise_scheduler.cluster.node.effort import EXACT
 from topowise_scheduler.cluster.node.pod_parts import holds_anything
@@ -25,9 +37,7 @@ def view(node: Kubelet, name: str, cpu: str, memory: str = "1Gi") -> PodView:
 def of_containers(node: Kubelet, name: str, *cpus: str, init: int = 0) -> PodView:
     """A pod with a container for each number of CPUs; the first `init` containers are init containers."""
     amounts = [{"cpu": cpu, "memory": "1Gi"} for cpu in cpus]
-    containers = [
-        {"name": f"c{at}", "resources": {"requests": each, "limits": each}} for at, each in enumerate(amounts)
-    ]
+    containers = [container(each, f"c{at}") for at, each in enumerate(amounts)]
     document = pod(name, containers=containers[init:], initContainers=containers[:init])
     return node.view(f"uid-{name}", pods.needs(decoded(document)))
 
@@ -36,8 +46,7 @@ def of_device(numa: tuple[int, ...] | None, cpu: str = "2", **changed: Any) -> t
     """Returns a node with a device near these NUMA nodes, and the pod that has the device."""
     hardware = msgspec.structs.replace(machine(), devices=(DevicePlugin("kvm", (Device("d0", numa),)),))
     node = Kubelet(hardware, configuration(**changed))
-    amounts = {"cpu": cpu, "memory": "1Gi", "kvm": "1"}
-    document = pod("a", containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}])
+    document = pod("a", containers=[container({"cpu": cpu, "memory": "1Gi", "kvm": "1"})])
     pod_view = node.view("uid-a", pods.needs(decoded(document)))
     assert node.admit_view(pod_view).admitted
     return node, pod_view

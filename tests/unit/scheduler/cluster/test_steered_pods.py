@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduling import Service, counts, exact, kubelet, pod
+from scheduling import Service, container, counts, exact, kubelet, pod
 from steering_pods import marked, requiring
 from topowise.steering import RESOURCE
 from topowise_scheduler import refusals
@@ -30,9 +30,7 @@ def service() -> Service:
 
 def rest(*cpus: str) -> dict[str, Any]:
     """Returns a pod with a container for each number of CPUs."""
-    amounts = [{"cpu": count, "memory": "1Gi"} for count in cpus]
-    containers = [{"name": f"c{at}", "resources": {"requests": it, "limits": it}} for at, it in enumerate(amounts)]
-    return pod("rest", containers=containers)
+    return pod("rest", containers=[container({"cpu": cpu, "memory": "1Gi"}, f"c{at}") for at, cpu in enumerate(cpus)])
 
 
 def test_a_reserved_pod_that_requires_a_numa_node_does_not_wait_for_its_bind(service: Service) -> None:
@@ -87,11 +85,7 @@ def test_init_containers_leave_the_number_of_cpus_open(service: Service) -> None
     """An app container takes CPUs of the init container and free CPUs alike."""
     amounts = {"cpu": "1", "memory": "1Gi", RESOURCE: "1"}
     larger = {**amounts, "cpu": "2"}
-    document = pod(
-        "a",
-        initContainers=[{"name": "i", "resources": {"requests": amounts, "limits": amounts}}],
-        containers=[{"name": "c", "resources": {"requests": larger, "limits": larger}}],
-    )
+    document = pod("a", initContainers=[container(amounts, "i")], containers=[container(larger)])
     assume(service, service.put(document), 1)
     assert service.free("n1") == [3, 2]
     assert service.fits(rest("3", "2"), "n1") == []

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ledger_check import check_ledger
-from scheduling import Service, configuration, counts, decoded, exact, kubelet, machine, pod, topology_of
+from scheduling import Service, configuration, container, counts, decoded, exact, kubelet, machine, pod, topology_of
 from topowise import nrt, pods
 from topowise_scheduler import report
 from topowise_scheduler.cluster.node.fold import Fold
@@ -128,7 +128,7 @@ def test_a_device_reported_for_two_pods_is_allocated_until_both_have_ended() -> 
     node.report_devices(GPU, [Device("gpu0", (0,)), Device("gpu1", (0,))])
     limits = {"cpu": "1", "memory": "1Gi", GPU: "1"}
     for name in ("a", "b"):
-        document = pod(name, containers=[{"name": "c", "resources": {"requests": limits, "limits": limits}}])
+        document = pod(name, containers=[container(limits)])
         assert node.admit(decoded(document)).admitted
     topology = exact(node)
     both = msgspec.json.decode(msgspec.json.encode(topology).replace(b"gpu1", b"gpu0"), type=nrt.NodeResourceTopology)
@@ -152,11 +152,7 @@ def test_a_device_reported_for_two_pods_is_allocated_until_both_have_ended() -> 
 def test_a_deleted_pod_that_an_old_kubelet_lists_has_what_is_reported() -> None:
     service, version = Service(), "v1.32.1"
     node = kubelet()
-    amounts = {"cpu": "1", "memory": "1Gi"}
-    resources = {"requests": amounts, "limits": amounts}
-    documents = [
-        pod(name, containers=[{"name": "c", "resources": resources}], node="n1", phase="Running") for name in "ab"
-    ]
+    documents = [pod(name, "1", node="n1", phase="Running") for name in "ab"]
     for document in documents:
         assert node.admit(decoded(document)).admitted
         service.put(document)
@@ -183,7 +179,7 @@ def test_a_reported_pod_whose_bind_failed_has_what_is_reported() -> None:
     node.report_devices(GPU, [Device("gpu0", (0,)), Device("gpu1", (1,))])
     service.report(shown(node, 1))
     limits = {"cpu": "1", "memory": "1Gi", GPU: "1"}
-    document = pod("a", containers=[{"name": "c", "resources": {"requests": limits, "limits": limits}}])
+    document = pod("a", containers=[container(limits)])
     assert node.admit(decoded(document)).admitted
     record = service.records.decode(msgspec.json.encode(document))
     assert service.assume(record) == ""
