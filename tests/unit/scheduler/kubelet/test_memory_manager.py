@@ -94,3 +94,25 @@ def test_a_pod_after_a_kubelet_restart_keeps_its_memory(policy: str) -> None:
     kubelet.remove("first")
     assert kubelet.admit(pod_of("p", _limits("2Gi"))) == placed
     assert placed.placements["c0"].numa == (1,)
+
+
+def test_a_node_without_pages_of_a_size_has_none() -> None:
+    kubelet = kubelet_of(machine_of(4, 4, hugepages=[{2048: 512}, {}]))
+    assert _free(kubelet, "hugepages-2Mi") == [1, 0]
+    assert _free(kubelet) == [6, 8]
+
+
+@pytest.mark.parametrize(
+    ("memory", "hugepages", "numa"),
+    [
+        pytest.param("2Gi", "1Gi", (1,), id="all there is on node 1"),
+        pytest.param("2049Mi", "1Gi", (0, 1), id="memory of node 0 and pages of node 1"),
+    ],
+)
+def test_the_least_number_of_nodes_counts_all_types_together(
+    memory: str, hugepages: str, numa: tuple[int, ...]
+) -> None:
+    machine = machine_of(4, 4, memory=(8 * GI, 3 * GI), hugepages=[{2048: 0}, {2048: 512}])
+    kubelet = kubelet_of(machine, topologyManagerPolicy="restricted")
+    placed = kubelet.admit(pod_of("p", _limits(memory, **{"hugepages-2Mi": hugepages}))).placements["c0"]
+    assert (placed.numa, placed.preferred) == (numa, True)

@@ -42,3 +42,14 @@ def test_a_kubelet_checks_the_sums_by_default() -> None:
     config = KubeletConfiguration(maxPods=0)
     assert Kubelet(machine_of(4), config).admit(pod_of("p", {})).reason == "OutOfpods"
     assert Kubelet(machine_of(4), config, predicates=False).admit(pod_of("p", {})).admitted
+
+
+def test_burstable_pods_count_with_their_requests() -> None:
+    kubelet = kubelet_of(machine_of(4, 4), static=False, predicates=True)
+    assert kubelet.admit(pod_of("a", {"cpu": "10500m"})).admitted
+    admission = kubelet.admit(pod_of("b", {"cpu": "5", "memory": "20Gi"}))
+    assert (admission.stage, admission.reason) == ("predicate", "OutOfcpu")
+    assert admission.message == ("Node didn't have enough resource: cpu, requested: 5000, used: 10500, capacity: 15000")
+    assert [shortage.reason for shortage in admission.shortages] == ["OutOfcpu", "OutOfmemory"]
+    kubelet.remove("a")
+    assert kubelet.admit(pod_of("b", {"cpu": "5"})).admitted
