@@ -46,7 +46,7 @@ soak: venv ## Random clusters with faults: does every wrong answer have a known 
 fuzz: venv ## Every parser with damaged input, guided by coverage if atheris is installed; SECONDS per parser.
 	@$(BIN)/python hack/fuzz $(or $(SECONDS),20) $(NAME)
 
-mutants: venv ## Plants mistakes in a copy of the kubelet model: do its tests fail? ARGS="--count 300 --seed 1", --all.
+mutants: venv ## Plants mistakes in a copy of a zone (kubelet): do its tests fail? ARGS="--zone engine --count 300 --seed 1", --all.
 	@$(BIN)/python hack/mutants $(ARGS)
 
 coverage: venv ## Lines and branches that the tests run, by package; slower than make test.

@@ -17,6 +17,7 @@ from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import refusals, report, strategies
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods.exporter_pods import recognises
 from topowise_scheduler.cluster.pods.records import PodRecord, Records
@@ -32,6 +33,8 @@ from topowise_scheduler.fit_together import FitTogetherService
 from topowise_scheduler.fit_together.group_placement import GroupPlacement, GroupPlacer
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
+from topowise_scheduler.kubelet.cpu_manager import CpuManager
+from topowise_scheduler.kubelet.memory_tables import MemoryTables
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.presentation.explain.cluster_view import ClusterView
 
@@ -173,12 +176,16 @@ def decoded(document: dict[str, Any]) -> pods.Pod:
     return pods.decode(msgspec.json.encode(document))
 
 
+def container(amounts: Mapping[str, str], name: str = "c", **fields: Any) -> dict[str, Any]:
+    """Returns a container whose requests and limits are these amounts."""
+    return {"name": name, "resources": {"requests": amounts, "limits": amounts}, **fields}
+
+
 def pod(name: str, cpu: str = "2", memory: str = "1Gi", *, node: str = "", **fields: Any) -> dict[str, Any]:
     """Returns a Guaranteed pod with a container. `fields` go to metadata (annotations, labels, …), spec or status."""
-    amounts = {"cpu": cpu, "memory": memory}
     document: dict[str, Any] = {
         "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
-        "spec": {"containers": [{"name": "c", "resources": {"requests": amounts, "limits": amounts}}]},
+        "spec": {"containers": [container({"cpu": cpu, "memory": memory})]},
         "status": {"phase": "Pending"},
     }
     if node:
@@ -303,17 +310,36 @@ class Service:
         document["status"]["conditions"] = [{"type": "Ready", "status": str(ready)}]
         return self.put(document).uid
 
+    def wait(self, seconds: float) -> None:
+        """Lets time pass, after which the ledger ticks once."""
+        self.clock.now += seconds
+        self.ledger.tick()
+
     def put(self, document: dict[str, Any], **options: Any) -> PodRecord:
         """Applies a pod event of the watch."""
         record = self.records.decode(msgspec.json.encode(document))
         self.ledger.put_pod(record, **options)
         return record
 
+    def _record(self, pending: dict[str, Any] | PodRecord) -> PodRecord:
+        record = self.put(pending) if isinstance(pending, dict) else pending
+        assert record.needs is not None
+        return record
+
+    def reserve(self, pending: dict[str, Any] | PodRecord, node: str = "n1", **options: Any) -> PodRecord:
+        """Expects a pod on a node, as the last verb before the bind does. A document is an event of the pod as well."""
+        record = self._record(pending)
+        self.ledger.reservations.put(record, record.needs, node, **options)
+        return record
+
+    def assume(self, pending: dict[str, Any] | PodRecord, node: str = "n1") -> str:
+        """Books a pod as the bind verb does. Returns why the node is refused, "" if it is not."""
+        record = self._record(pending)
+        return self.ledger.reservations.assume(record, record.needs, node)
+
     def bind(self, document: dict[str, Any], node: str) -> dict[str, Any]:
         """Books a pending pod as the bind verb does, and applies the event of its Binding. Returns the bound pod."""
-        record = self.put(document)
-        assert record.needs is not None
-        assert self.ledger.reservations.assume(record, record.needs, node) == ""
+        assert self.assume(document, node) == ""
         bound = {**document, "spec": {**document["spec"], "nodeName": node}}
         self.put(bound)
         return bound
@@ -323,17 +349,34 @@ class Service:
         bound = self.bind(document, node)
         self.put({**bound, "status": {**bound["status"], "phase": "Failed", "reason": reason}})
 
-    def kubelet(self, name: str) -> Kubelet:
-        """Returns the state of a reported node as the ledger believes."""
+    def state(self, name: str = "n1") -> NodeState:
+        """What the ledger knows of a node."""
         node_state = self.ledger.node_states.of(name)
-        assert node_state is not None and node_state.kubelet is not None
-        return node_state.kubelet
+        assert node_state is not None
+        return node_state
+
+    def node(self, name: str = "n1") -> Kubelet:
+        """The kubelet as the ledger believes it."""
+        node = self.state(name).kubelet
+        assert node is not None
+        return node
+
+    def cpus(self, name: str = "n1") -> CpuManager:
+        """The CPU manager as the ledger believes it."""
+        manager = self.node(name).cpu
+        assert manager is not None
+        return manager
+
+    def memory(self, name: str = "n1") -> MemoryTables:
+        """The tables of the memory manager as the ledger believes them."""
+        manager = self.node(name).memory
+        assert manager is not None
+        return manager.tables
 
     def free(self, name: str) -> list[int]:
         """Free CPUs per zone as the ledger believes."""
-        node = self.kubelet(name)
-        assert node.cpu is not None
-        return [(cpus & node.cpu.available).bit_count() for cpus in node.topology.numa_cpus]
+        available = self.cpus(name).available
+        return [(cpus & available).bit_count() for cpus in self.node(name).topology.numa_cpus]
 
     def question(self, document: dict[str, Any], *names: str) -> Question:
         """Returns a question whose evaluation leaves no trace."""

@@ -72,7 +72,7 @@ def test_a_large_pod_gets_the_answer_of_the_model(
     assert record.requests is not None
     outcomes = service.answers.verdicts_of(record, NODES).outcomes
     for at, name in enumerate(NODES):
-        kubelet = service.kubelet(name)
+        kubelet = service.node(name)
         admitted = kubelet.fork().admit_view(record.view(kubelet)).admitted
         assert (outcomes[at] == Outcome.FITS) == admitted, name
 
@@ -84,7 +84,7 @@ def test_a_large_pod_that_runs_is_booked_as_its_kubelet_has_placed_it() -> None:
     before = service.free("n1")
     record = service.put({**(document := large(100, amounts, ["app"])), "spec": {**document["spec"], "nodeName": "n1"}})
     assert (record.stage, record.problem) == ("assigned", "")
-    assert len(service.kubelet("n1").placements(record.uid)) == 100
+    assert len(service.node("n1").placements(record.uid)) == 100
     assert sum(before) - sum(service.free("n1")) == 1
     service.ledger.drop_pod(record.uid)
     assert service.free("n1") == before

@@ -42,8 +42,7 @@ class Node:
     def later(self, document: dict[str, Any]) -> None:
         """The pod runs, and no other event has happened since its bind."""
         self.service.put({**document, "status": {"phase": "Running"}})
-        self.service.clock.now += 3
-        self.service.ledger.tick()
+        self.service.wait(3)
 
 
 def test_until_a_report_a_pod_may_have_any_of_them() -> None:

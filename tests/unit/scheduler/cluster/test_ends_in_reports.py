@@ -11,19 +11,9 @@ from living_node import LivingNode
 from scheduling import GIB, Service, configuration, decoded, exact, kubelet, machine, pod, topology_of
 from topowise import nrt
 from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
-from topowise_scheduler.kubelet.memory_tables import MemoryTables
 
 # Each of them had a wrong state for up to 120 s while a newer report did not end an older end.
 SEEDS = (20, 35, 42, 60, 64, 66, 72)
-
-
-def tables(service: Service) -> MemoryTables:
-    """Returns the memory tables of the node, as the service believes them."""
-    state = service.ledger.node_states.of("n1")
-    assert state is not None
-    assert state.kubelet is not None
-    assert state.kubelet.memory is not None
-    return state.kubelet.memory.tables
 
 
 def came_and_went(service: Service, name: str = "short") -> None:
@@ -63,7 +53,7 @@ def test_an_end_before_the_report_takes_no_block_of_another_pod() -> None:
     service.report(wide_report(Kubelet(machine(8), configuration()), "1"))
     came_and_went(service)
     service.report(wide_report(with_unlisted_block(), "2"))
-    assert tables(service).assignments == [1, 1, 1, 1, 2, 2, 2, 0]
+    assert service.memory().assignments == [1, 1, 1, 1, 2, 2, 2, 0]
 
 
 def test_an_end_before_the_report_moves_no_memory_within_a_group() -> None:
@@ -76,8 +66,8 @@ def test_an_end_before_the_report_moves_no_memory_within_a_group() -> None:
     assert node.admit(decoded(pod("wide", "1", "20Gi"))).admitted
     assert node.memory is not None
     service.report(exact(node, version="2", **policy))
-    assert tables(service).cells == [3, 3]
-    assert tables(service).free == node.memory.tables.free
+    assert service.memory().cells == [3, 3]
+    assert service.memory().free == node.memory.tables.free
 
 
 @pytest.mark.parametrize("seed", SEEDS)

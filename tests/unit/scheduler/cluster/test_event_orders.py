@@ -47,8 +47,7 @@ class Node:
         self.wait(10)
 
     def wait(self, seconds: float) -> None:
-        self.service.clock.now += seconds
-        self.service.ledger.tick()
+        self.service.wait(seconds)
 
     def admits(self, name: str, cpu: str) -> None:
         self.service.put(pod(name, cpu, node="n1", phase="Running"))
@@ -60,8 +59,7 @@ class Node:
         return bool(self.service.fits(pod("newcomer", cpu), "n1"))
 
     def possible(self) -> Possible:
-        state = self.service.ledger.node_states.of("n1")
-        assert state is not None
+        state = self.service.state()
         possible = state.possible(self.service.clock.now)
         assert possible is not None
         return possible
@@ -84,8 +82,7 @@ class TestOrders:
         assert node.free() == {(0, 2)}
         assert node.fits("2")
         # The placement of each pod is not known.
-        state = node.service.ledger.node_states.of("n1")
-        assert state is not None
+        state = node.service.state()
         assert len(state.uncertain(node.service.clock.now)) == 5
 
     def test_a_pod_that_is_taken_off_the_node_may_be_any_of_alike_pods(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduling import Service, configuration, decoded, kubelet, machine, pod, topology_of
+from scheduling import Service, configuration, container, decoded, machine, pod, topology_of
 from topowise_scheduler import refusals
 from topowise_scheduler.kubelet import Kubelet
 
@@ -19,9 +19,7 @@ def reported(service: Service, **changed: Any) -> None:
 
 
 def binds(service: Service, name: str, cpu: str, memory: str = "1Gi", **spec: Any) -> None:
-    record = service.put(pod(name, cpu, memory, **spec))
-    assert record.needs is not None
-    service.ledger.reservations.put(record, record.needs, "n1")
+    service.reserve(pod(name, cpu, memory, **spec))
     service.put(pod(name, cpu, memory, node="n1", **spec))
 
 
@@ -51,8 +49,7 @@ def test_a_pod_waits_where_an_end_may_have_moved_memory_in_its_way() -> None:
     reported(service, topologyManagerPolicy="best-effort")
     binds(service, "low", "1", "4Gi")
     service.put(pod("low", "1", "4Gi", node="n1", phase="Running"))
-    service.clock.now += 3
-    service.ledger.tick()
+    service.wait(3)
     binds(service, "wide", "1", "20Gi")
     assert not text(service, pod("small", "1", "8Gi"))
     assert text(service, pod("next", "1", "20Gi")).startswith(refusals.PREFIX)
@@ -61,8 +58,7 @@ def test_a_pod_waits_where_an_end_may_have_moved_memory_in_its_way() -> None:
 def test_unlike_pods_with_init_containers_do_not_keep_a_pod_away() -> None:
     service = Service()
     reported(service, topologyManagerPolicy="single-numa-node")
-    amounts = {"cpu": "1", "memory": "1Gi"}
-    first = [{"name": "i", "resources": {"requests": amounts, "limits": amounts}}]
+    first = [container({"cpu": "1", "memory": "1Gi"}, "i")]
     for name, memory in (("a", "1Gi"), ("b", "2Gi"), ("c", "3Gi")):
         binds(service, name, "1", memory, initContainers=first)
     newcomer = pod("next", "4", "16Gi")
@@ -70,20 +66,11 @@ def test_unlike_pods_with_init_containers_do_not_keep_a_pod_away() -> None:
     assert not text(service, newcomer)
 
 
-def test_a_pod_from_before_the_service_may_have_any_placement() -> None:
-    service = Service()
-    service.report(topology_of(machine(), configuration(), kubelet(), "1"))
-    service.put(pod("a", "3", node="n1", phase="Running"), is_news=False)
-    assert text(service, pod("next", "4")) == refusals.UNCERTAIN
-
-
 def test_a_bind_is_checked_with_the_same_effort() -> None:
     service = Service()
     reported(service, topologyManagerPolicy="best-effort")
     binds(service, "wide", "1", "20Gi")
-    record = service.put(pod("next", "1", "20Gi"))
-    assert record.needs is not None
-    assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
+    assert service.assume(pod("next", "1", "20Gi")) == ""
 
 
 def test_states_of_a_node_are_found_once_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:

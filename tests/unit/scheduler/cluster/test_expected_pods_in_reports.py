@@ -9,9 +9,7 @@ def expecting(name: str = "early") -> Service:
     """Returns a service that expects a pod of two CPUs on node n1."""
     service = Service()
     service.report(exact(kubelet()))
-    record = service.put(pod(name))
-    assert record.needs is not None
-    service.ledger.reservations.put(record, record.needs, "n1")
+    service.reserve(pod(name))
     return service
 
 
@@ -45,8 +43,6 @@ def test_what_an_ended_pod_of_the_name_has_is_not_that_of_the_expected_pod() -> 
     service.put(old)
     service.report(exact(node, name_of=lambda uid: ("default", "early")))
     service.ledger.drop_pod("uid-old")
-    record = service.put(pod("early", "3"))
-    assert record.needs is not None
-    service.ledger.reservations.put(record, record.needs, "n1")
+    service.reserve(pod("early", "3"))
     service.report(exact(node, version="2", name_of=lambda uid: ("default", "early")))
     assert service.free("n1") == [0, 4]

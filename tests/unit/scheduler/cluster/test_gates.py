@@ -11,7 +11,7 @@ import pytest
 from sandbox.exported import exported
 from scheduling import Service, configuration, counts, exact, kubelet, machine, pod
 from topowise import nrt
-from topowise_scheduler import refusals
+from topowise_scheduler import kube_scheduler, refusals
 from topowise_scheduler.cluster.pods.records import MAX_CONTAINERS
 from topowise_scheduler.kubelet import Kubelet
 
@@ -84,7 +84,7 @@ def test_what_filter_refuses_is_not_bound(situation: str) -> None:
     assert service.fits(pod("p", "2", **fields), "n1") == []
     assert service.ledger.gates.all(record, "n1")
     assert record.needs is not None
-    assert service.ledger.reservations.assume(record, record.needs, "n1")
+    assert service.assume(record)
     assert service.ledger.reservations.put_for_other_binder(record, record.needs, "n1", 30.0)
     assert not service.ledger.pods.of(record.uid).node
 
@@ -95,11 +95,25 @@ def test_a_pod_that_was_let_there_before_is_not_bound_once_a_gate_is_closed(situ
     service = Service(max_admission_s=1.0)
     if situation != "unreported":
         service.report(exact(kubelet(), "1"))
-    record = service.put(pod("p", "2", **fields))
-    assert record.needs is not None
-    service.ledger.reservations.put(record, record.needs, "n1", judged_at=service.ledger.node_states.changes)
+    record = service.reserve(pod("p", "2", **fields), judged_at=service.ledger.node_states.changes)
     close(service)
-    assert service.ledger.reservations.assume(record, record.needs, "n1")
+    assert service.assume(record)
+
+
+@pytest.mark.parametrize(
+    ("situation", "verdict", "texts"),
+    [
+        ("unconfirmed", "not now", [refusals.UNCONFIRMED, "(pods)"]),
+        ("slow", "never", [f"{refusals.TOO_SLOW}; its kubelet takes about 5 seconds to decide"]),
+        ("new", "not now", [refusals.NEW_NODE]),
+        ("exporter", "not now", [refusals.EXPORTER_DOWN, "(exporter-down)"]),
+    ],
+)
+def test_explanations_give_the_same_refusal(situation: str, verdict: str, texts: list[str]) -> None:
+    service = Service(max_admission_s=1.0)
+    SITUATIONS[situation][0](service)
+    (shown,) = service.view.explanations(msgspec.convert(pod("p", "2"), kube_scheduler.Pod), ["n1"])
+    assert (shown.verdict, [text for text in texts if text not in shown.text]) == (verdict, [])
 
 
 def test_of_several_gates_the_first_says_why_in_filter_and_bind() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduling import Service, counts, decoded, exact, kubelet, pod
+from scheduling import Service, container, counts, decoded, exact, kubelet, pod
 from topowise import nrt
 from topowise_scheduler.kubelet import Kubelet, Placement
 
@@ -17,9 +17,7 @@ TWO = {"cpu": "2", "memory": "1Gi"}
 def wide(name: str, containers: int = 2, *, node: str = "", **fields: Any) -> dict[str, Any]:
     """A Guaranteed pod of containers c0, c1, … with 2 CPUs and 1Gi each."""
     document = pod(name, node=node, **fields)
-    document["spec"]["containers"] = [
-        {"name": f"c{number}", "resources": {"requests": TWO, "limits": TWO}} for number in range(containers)
-    ]
+    document["spec"]["containers"] = [container(TWO, f"c{number}") for number in range(containers)]
     return document
 
 

@@ -8,19 +8,14 @@ import msgspec
 import pytest
 
 from lives import GPU, machine
-from scheduling import Service, configuration, decoded, topology_of
+from scheduling import Service, configuration, container, decoded, pod, topology_of
 from topowise_scheduler.kubelet import Kubelet
 
 
 def with_init(name: str, *, node: str = "", **amounts: str) -> dict[str, Any]:
     """Burstable, of an init container that asks for this, and a container that asks for a little CPU."""
-    init = {"name": "i", "resources": {"requests": amounts, "limits": amounts}}
     app = {"name": "c", "resources": {"requests": {"cpu": "100m"}}}
-    return {
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
-        "spec": {"initContainers": [init], "containers": [app], **({"nodeName": node} if node else {})},
-        "status": {"phase": "Pending"},
-    }
+    return pod(name, node=node, initContainers=[container(amounts, "i")], containers=[app])
 
 
 class Node:
@@ -41,9 +36,7 @@ class Node:
 
     def believed(self) -> set[str]:
         """Returns the GPUs that are free in the service's state."""
-        state = self.service.ledger.node_states.of("n1")
-        assert state is not None
-        assert state.kubelet is not None
+        state = self.service.state()
         devices = state.kubelet.devices
         table = devices.tables[GPU]
         return set(table.names(table.healthy & ~devices.allocated[GPU]))
@@ -67,9 +60,7 @@ def test_a_part_of_it_is_not_all_of_it() -> None:
     """The kubelet goes on with the second init container."""
     node = Node()
     document = with_init("a", node="n1", **{GPU: "1"})
-    second = msgspec.convert({**document["spec"]["initContainers"][0], "name": "j"}, dict[str, Any])
-    second["resources"] = {"requests": {GPU: "2"}, "limits": {GPU: "2"}}
-    document["spec"]["initContainers"].append(second)
+    document["spec"]["initContainers"].append(container({GPU: "2"}, "j"))
     node.service.put(document)
     node.kubelet.admit(decoded(with_init("a", **{GPU: "1"})))
     node.report()

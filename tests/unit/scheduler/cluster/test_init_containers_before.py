@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import GIB, Service, configuration, decoded, kubelet, machine, pod
+from scheduling import GIB, Service, configuration, container, decoded, kubelet, machine, pod
 from topowise import pods
 from topowise_scheduler.cluster.node.pod_parts import holds_anything, is_of_any_size
 from topowise_scheduler.cluster.node.possible_placements import possible_placements
@@ -24,15 +24,13 @@ Amounts = tuple[int, str]
 def document(name: str, apps: list[Amounts], before: list[tuple[str, Amounts]], **fields: Any) -> Json:
     """A Guaranteed pod; `before` are its init containers, "Always" for sidecars."""
 
-    def container(name: str, counts: Amounts, restart: str = "") -> Json:
-        amounts = {"cpu": str(counts[0]), "memory": counts[1]}
-        spec: Json = {"name": name, "resources": {"requests": amounts, "limits": amounts}}
-        return {**spec, "restartPolicy": restart} if restart else spec
+    def built(name: str, counts: Amounts, restart: str = "") -> Json:
+        more = {"restartPolicy": restart} if restart else {}
+        return container({"cpu": str(counts[0]), "memory": counts[1]}, name, **more)
 
-    spec = pod(name, **fields)
-    spec["spec"]["containers"] = [container(f"c{at}", counts) for at, counts in enumerate(apps)]
-    spec["spec"]["initContainers"] = [container(f"i{at}", counts, kind) for at, (kind, counts) in enumerate(before)]
-    return spec
+    containers = [built(f"c{at}", counts) for at, counts in enumerate(apps)]
+    first = [built(f"i{at}", counts, kind) for at, (kind, counts) in enumerate(before)]
+    return pod(name, containers=containers, initContainers=first, **fields)
 
 
 def seen(node: Kubelet, spec: Json) -> PodView:
@@ -142,18 +140,12 @@ class TestTheLedger:
         """While another pod has two CPUs of node 0, the init container and the containers after it go to node 1."""
         service = reported(machine())
         truth = kubelet(memoryManagerPolicy="None", reservedMemory=None)
-        sibling = service.put(pod("other", "2"))
-        assert sibling.needs is not None
-        service.ledger.reservations.put(sibling, sibling.needs, "n1")
+        service.reserve(pod("other", "2"))
         spec = document("a", [small(4)], [("", small(2))])
         assert service.fits(spec, "n1")
         record = service.put(spec)
-        assert record.needs is not None
         assert not truth.admit_view(record.view(truth)).admitted
-        assert "before pods that are only expected there" in service.ledger.reservations.assume(
-            record, record.needs, "n1"
-        )
+        assert "before pods that are only expected there" in service.assume(record)
         service.put(pod("other", "2", node="n1", phase="Running"))
-        service.clock.now += 3
-        service.ledger.tick()
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
+        service.wait(3)
+        assert service.assume(record) == ""

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import GIB, Service, configuration, machine, pod
+from scheduling import GIB, Service, configuration, container, machine, pod
 from topowise import attributes, nrt, pods
 from topowise_scheduler import kube_scheduler, metrics, refusals
 from topowise_scheduler.kubelet import Core, Kubelet, KubeletConfiguration, Machine
@@ -60,7 +60,7 @@ def test_a_page_size_that_a_numa_node_lacks() -> None:
     service = Service()
     service.report(published(without_pages(), configuration(topologyManagerPolicy="restricted")))
     amounts = {"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "2Mi"}
-    asking = pod("a", containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}])
+    asking = pod("a", containers=[container(amounts)])
     assert service.answers.verdicts(service.question(asking, "n1")).text(0) == refusals.WOULD_PANIC
     assert service.answers.verdicts(service.question(pod("b"), "n1")).text(0) == ""
     assert hazards(service) == {"page-sizes": 1}

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import Service, configuration, decoded, exact, kubelet, machine, pod
+from scheduling import Service, configuration, container, decoded, exact, kubelet, machine, pod
 from topowise import nrt
 from topowise_scheduler import kube_scheduler, metrics
 from topowise_scheduler.kubelet import Kubelet
@@ -15,17 +15,8 @@ from topowise_scheduler.kubelet.versions import version_of
 
 def sidecar_pod(name: str, node: str = "") -> dict[str, object]:
     """A sidecar with 2 CPUs before a container with 2: a kubelet 1.28 gives the sidecar's CPUs to the container."""
-    amounts = {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1Gi"}}
-    document = pod(name, "2", node=node)
-    document["spec"]["initContainers"] = [{"name": "s", "restartPolicy": "Always", "resources": amounts}]
-    return document
-
-
-def behaviour(service: Service, name: str = "n1") -> object:
-    node_state = service.ledger.node_states.of(name)
-    assert node_state is not None
-    assert node_state.kubelet is not None
-    return node_state.kubelet.settings.behaviour
+    sidecar = container({"cpu": "2", "memory": "1Gi"}, "s", restartPolicy="Always")
+    return pod(name, "2", node=node, initContainers=[sidecar])
 
 
 @pytest.mark.parametrize("node_first", [True, False])
@@ -37,7 +28,7 @@ def test_node_and_report_in_either_order(node_first: bool) -> None:
     else:
         service.report(exact(kubelet()))
         service.ledger.reports.put_kubelet("n1", "v1.33.1")
-    assert behaviour(service) == version_of("v1.33.1").behaviour
+    assert service.node().settings.behaviour == version_of("v1.33.1").behaviour
 
 
 def test_an_upgrade_in_place_judges_bookings_anew() -> None:
@@ -47,15 +38,11 @@ def test_an_upgrade_in_place_judges_bookings_anew() -> None:
     topology = exported(machine(), config, Kubelet(machine(), config))
     service.report(msgspec.structs.replace(topology, metadata=nrt.Metadata("n1", resourceVersion="1")))
     service.put(sidecar_pod("a", node="n1"))
-    node_state = service.ledger.node_states.of("n1")
-    assert node_state is not None
-    assert node_state.kubelet is not None
-    assert node_state.kubelet.cpu is not None
+    node_state = service.state()
     before = node_state.kubelet.cpu.available.bit_count()
     assert (node_state.is_placed("uid-a"), before) == (True, 5)
     changes = service.ledger.node_states.changes
     service.ledger.reports.put_kubelet("n1", "v1.29.14")
-    assert node_state.kubelet.cpu is not None
     assert node_state.kubelet.cpu.available.bit_count() == before - 2
     assert (node_state.is_placed("uid-a"), service.ledger.node_states.changes) == (True, changes + 1)
     service.ledger.reports.put_kubelet("n1", "v1.29.15")
@@ -67,7 +54,7 @@ def test_a_node_that_came_back_is_not_what_it_was() -> None:
     service.ledger.reports.put_kubelet("n1", "v1.28.15")
     service.ledger.reports.drop_node("n1")
     service.report(exact(kubelet()))
-    assert behaviour(service) == version_of("v1.36.2").behaviour
+    assert service.node().settings.behaviour == version_of("v1.36.2").behaviour
 
 
 def test_metric_and_explanation_name_a_newer_kubelet() -> None:
@@ -107,8 +94,7 @@ def test_a_kubelet_that_lists_pods_that_have_ended(version: str, free: list[int]
     assert service.free("n1") == [3, 0]
     service.put(ended("a"))
     assert service.free("n1") == [3, 4]
-    service.clock.now += 121
-    service.ledger.tick()
+    service.wait(121)
     assert service.free("n1") == free
     service.report(exact(truth, "2"))
     assert service.free("n1") == free
@@ -157,7 +143,7 @@ def test_page_sizes_of_the_node_object_are_known_with_any_exporter(node_first: b
     ]}  # fmt: skip
     topology = {"metadata": {"name": "n1"}, "topologyPolicies": ["SingleNumaNode"], "zones": [zone]}
     amounts = {"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "0"}
-    hugepages_pod = pod("a", containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}])
+    hugepages_pod = pod("a", containers=[container(amounts)])
     if node_first:
         service.ledger.reports.put_kubelet("n1", node.kubelet_version, node.page_sizes)
     service.report(nrt.decode(msgspec.json.encode(topology)))

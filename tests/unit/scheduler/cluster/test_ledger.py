@@ -15,11 +15,6 @@ def admit(node: Kubelet, document: dict[str, Any]) -> None:
     assert node.admit(decoded(document)).admitted
 
 
-@pytest.fixture
-def service() -> Service:
-    return Service()
-
-
 class TestReportsOfCounts:
     def test_a_pod_is_booked_from_its_assignment_until_a_report_includes_it(self, service: Service) -> None:
         service.report(counts("n1", "8", included=()))
@@ -196,15 +191,6 @@ class TestReportsOfOurExporter:
         service.report(exact(truth, "3"))
         assert service.free("n1") == [0, 4]
 
-    def test_a_pod_recreated_under_the_name_of_an_ended_pod_is_a_different_pod(self, service: Service) -> None:
-        truth = kubelet()
-        admit(truth, pod("a", "3"))
-        service.report(exact(truth))
-        service.put(pod("a", "3", node="n1"))
-        service.ledger.drop_pod("uid-a")
-        service.put(pod("a", "4", node="n1", uid="another"))
-        assert service.free("n1") == [3, 0]
-
     def test_an_ended_pods_init_container_leaves_nothing_behind_in_an_old_report(self, service: Service) -> None:
         node = kubelet()
         waits = pod("a", "2")
@@ -246,47 +232,26 @@ class TestPodsThatAreExpected:
         service.report(exact(kubelet(), name="n2"))
 
     def test_a_reservation_keeps_resources_on_a_single_node_until_it_expires(self, service: Service) -> None:
-        record = service.put(pod("a", "4"))
-        assert record.needs is not None
-        service.ledger.reservations.put(record, record.needs, "n1")
+        record = service.reserve(pod("a", "4"))
         assert service.fits(pod("b", "4"), "n1", "n2") == ["n2"]
-        service.ledger.reservations.put(record, record.needs, "n2")
+        service.reserve(record, "n2")
         assert service.fits(pod("b", "4"), "n1", "n2") == ["n1"]
         service.clock.now += 31
         assert service.ledger.reservations.expire() == 1
         assert service.fits(pod("b", "4"), "n1", "n2") == ["n1", "n2"]
 
     def test_the_pod_itself_does_not_stand_in_its_own_way(self, service: Service) -> None:
-        record = service.put(pod("a", "4"))
-        assert record.needs is not None
-        service.ledger.reservations.put(record, record.needs, "n1")
+        service.reserve(pod("a", "4"))
         assert service.fits(pod("a", "4"), "n1") == ["n1"]
-
-    def test_a_reservation_becomes_the_booking_where_the_pod_is_bound(self, service: Service) -> None:
-        record = service.put(pod("a", "4"))
-        assert record.needs is not None
-        service.ledger.reservations.put(record, record.needs, "n1")
-        service.put(pod("a", "4", node="n2"))
-        assert (service.free("n1"), service.free("n2")) == ([3, 4], [3, 0])
-        assert len(service.ledger.reservations) == 0
 
     def test_assume_refuses_without_free_resources_and_books_with_them(self, service: Service) -> None:
         service.put(pod("other", "4", node="n1"))
         record = service.put(pod("a", "4"))
-        assert record.needs is not None
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == "TopologyAffinityError"
-        assert service.ledger.reservations.assume(record, record.needs, "n2") == ""
+        assert service.assume(record) == "TopologyAffinityError"
+        assert service.assume(record, "n2") == ""
         assert service.free("n2") == [3, 0]
         service.ledger.reservations.forget(record.uid)
         assert service.free("n2") == [3, 4]
-
-    def test_a_bind_that_lost_a_race_keeps_the_other_bookings(self, service: Service) -> None:
-        record = service.put(pod("a", "4"))
-        assert record.needs is not None
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
-        service.put(pod("a", "4", node="n2"))
-        service.ledger.reservations.forget(record.uid)
-        assert (service.free("n1"), service.free("n2")) == ([3, 4], [3, 0])
 
     def test_a_nominated_pod_blocks_lower_priority_pods_only(self, service: Service) -> None:
         service.put(pod("a", "4", nominatedNodeName="n1", priority=10))
@@ -296,13 +261,6 @@ class TestPodsThatAreExpected:
         assert service.fits(pod("a", "4", priority=10), "n1") == ["n1"]
         service.put(pod("a", "4", priority=10))
         assert service.fits(pod("b", "4", priority=5), "n1") == ["n1"]
-
-    def test_a_reservation_that_ends_leaves_the_nomination(self, service: Service) -> None:
-        record = service.put(pod("a", "4", nominatedNodeName="n1", priority=10))
-        assert record.needs is not None
-        service.ledger.reservations.put(record, record.needs, "n1")
-        service.ledger.reservations.release(record.uid)
-        assert service.fits(pod("b", "4"), "n1") == []
 
 
 class TestRefusals:
@@ -315,20 +273,20 @@ class TestRefusals:
         assert service.fits(pod("b", "4"), "n1") == []
         assert service.fits(pod("b", "3"), "n1") == ["n1"]
         assert service.ledger.events["refusal_TopologyAffinityError"] == 1
+        changes = service.ledger.node_states.changes
         service.report(exact(kubelet(), "2"))
+        assert service.ledger.node_states.changes > changes
         assert service.fits(pod("b", "4"), "n1") == ["n1"]
 
     def test_a_pod_that_was_on_its_way_to_the_node_is_not_bound_to_it_either(self, service: Service) -> None:
         """The pod was reserved before the refusal. Its kubelet would most likely refuse it, and the pod would fail."""
         service.report(exact(kubelet()))
-        late = service.put(pod("late", "3"))
-        assert late.needs is not None
-        service.ledger.reservations.put(late, late.needs, "n1")
+        late = service.reserve(pod("late", "3"))
         service.refuse(pod("a", "3"), "n1")
-        assert service.ledger.reservations.assume(late, late.needs, "n1") == refusals.QUARANTINED
+        assert service.assume(late) == refusals.QUARANTINED
         assert len(service.ledger.reservations) == 0
         service.report(exact(kubelet(), "2"))
-        assert service.ledger.reservations.assume(late, late.needs, "n1") == ""
+        assert service.assume(late) == ""
 
     def test_a_refusal_before_the_services_start_quarantines_no_node(self, service: Service) -> None:
         service.report(exact(kubelet()))
@@ -355,9 +313,7 @@ class TestRefusals:
     def test_a_pod_that_was_reserved_and_bound_without_the_service_was_predicted(self, service: Service) -> None:
         """kube-scheduler without `bindVerb`."""
         service.report(exact(kubelet()))
-        record = service.put(pod("a", "4"))
-        assert record.needs is not None
-        service.ledger.reservations.put(record, record.needs, "n1")
+        service.reserve(pod("a", "4"))
         service.put(pod("a", "4", node="n1"))
         service.put(pod("a", "4", node="n1", phase="Failed", reason="TopologyAffinityError"))
         assert service.fits(pod("b", "4"), "n1") == []
@@ -404,11 +360,11 @@ class TestRefusals:
     def test_a_quarantine_ends_by_itself_where_nothing_changes(self, service: Service) -> None:
         service.report(exact(kubelet()))
         service.refuse(pod("a", "4"), "n1")
-        service.clock.now += 299
-        service.ledger.tick()
+        service.wait(299)
         assert service.fits(pod("b", "4"), "n1") == []
-        service.clock.now += 2
-        service.ledger.tick()
+        service.ledger.node_states.take_improved()
+        service.wait(2)
+        assert service.ledger.node_states.take_improved() == {"n1"}
         assert service.fits(pod("b", "4"), "n1") == ["n1"]
         assert len(service.ledger.gates.quarantine) == 0
 
@@ -431,12 +387,11 @@ class TestWhatBindingChanges:
 
     def reserve(self, service: Service, name: str, cpu: str = "2") -> Any:
         record = service.records.decode(msgspec.json.encode(pod(name, cpu)))
-        assert record.needs is not None
-        service.ledger.reservations.put(record, record.needs, "n1")
+        service.reserve(record)
         return record
 
     def bind(self, service: Service, record: Any) -> None:
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
+        assert service.assume(record) == ""
 
     def test_the_pod_that_was_reserved(self, service: Service, engine_puts: list[str]) -> None:
         record = self.reserve(service, "a")

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from scheduling import GIB, Service, configuration, decoded, exact, kubelet, machine, pod, topology_of
+from scheduling import GIB, Service, configuration, container, decoded, exact, kubelet, machine, pod, topology_of
 from topowise import pods
 from topowise_scheduler.cluster.node.pod_parts import holds_anything, position_of
 from topowise_scheduler.cluster.node.possible_placements import possible_placements
@@ -99,28 +99,11 @@ def service() -> Service:
 
 
 def free(service: Service) -> list[int]:
-    state = service.ledger.node_states.of("n1")
-    assert state is not None
-    assert state.kubelet is not None
-    assert state.kubelet.memory is not None
-    return [amount // GIB for amount in state.kubelet.memory.tables.free["memory"]]
-
-
-def reserve(service: Service, name: str, memory: str) -> None:
-    record = service.put(pod(name, "1", memory))
-    assert record.needs is not None
-    service.ledger.reservations.put(record, record.needs, "n1")
-
-
-def test_what_never_came_leaves_the_memory_where_it_was(service: Service) -> None:
-    reserve(service, "a", "5Gi")
-    assert free(service) == [0, 6]
-    service.ledger.drop_pod("uid-a")
-    assert free(service) == [0, 11]
+    return [amount // GIB for amount in service.memory().free["memory"]]
 
 
 def test_memory_stays_when_a_bound_pod_comes_first(service: Service) -> None:
-    reserve(service, "a", "5Gi")
+    service.reserve(pod("a", "1", "5Gi"))
     service.put(pod("b", "1", "2Gi", node="n1"))
     assert free(service) == [0, 4]
     service.ledger.drop_pod("uid-a")
@@ -136,12 +119,8 @@ def test_what_was_there_gives_back_as_its_kubelet_does(service: Service) -> None
 
 def test_a_group_ends_with_its_pod_although_no_report_lists_its_init_container() -> None:
     node = kubelet(topologyManagerPolicy="none")
-    resources = {"cpu": "2", "memory": "20Gi"}
-    resources = {"requests": resources, "limits": resources}
-    both = {
-        "initContainers": [{"name": "i", "resources": resources}],
-        "containers": [{"name": "c", "resources": resources}],
-    }
+    amounts = {"cpu": "2", "memory": "20Gi"}
+    both = {"initContainers": [container(amounts, "i")], "containers": [container(amounts)]}
     assert node.admit(decoded(pod("wide", **both))).admitted
     service = Service()
     service.put(pod("wide", node="n1", phase="Running", **both))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import Service, configuration, counts, decoded, exact, kubelet, machine, pod, topology_of
+from scheduling import Service, configuration, container, counts, decoded, exact, kubelet, machine, pod, topology_of
 from topowise import nrt
 from topowise_scheduler import report
 from topowise_scheduler.cluster.rows.node_states import NodeStates
@@ -18,24 +17,12 @@ from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.preemption import Budgets
 
 
-@pytest.fixture
-def service() -> Service:
-    return Service()
-
-
 def of_zones(zones: int, version: str) -> nrt.NodeResourceTopology:
     return of_hardware(machine(zones), Kubelet(machine(zones), configuration()), version)
 
 
 def of_hardware(hardware: Machine, node: Kubelet, version: str = "1") -> nrt.NodeResourceTopology:
     return topology_of(hardware, configuration(), node, version)
-
-
-def reserve(service: Service, document: dict[str, Any]) -> None:
-    """A pod is expected on n1."""
-    record = service.put(document)
-    assert record.needs is not None
-    service.ledger.reservations.put(record, record.needs, "n1")
 
 
 class TestWhatIsGone:
@@ -50,8 +37,7 @@ class TestWhatIsGone:
         service.report(exact(node, version="2"))
         assert service.free("n1") == free
         # State without a report expires.
-        service.clock.now += 200
-        service.ledger.tick()
+        service.wait(200)
         assert service.free("n1") == [0, 4]
         service.ledger.reports.drop("n1")
         assert service.ledger.node_states.of("n1") is None
@@ -60,29 +46,15 @@ class TestWhatIsGone:
         service.put(pod("a", "3", node="n1"))
         service.ledger.drop_pod("uid-a")
         assert service.ledger.node_states.of("n1") is not None
-        service.clock.now += 200
-        service.ledger.tick()
+        service.wait(200)
         assert service.ledger.node_states.of("n1") is None
-
-    def test_a_pod_that_no_list_has_goes_though_lists_follow_each_other(self, service: Service) -> None:
-        service.report(exact(kubelet()))
-        record = service.put(pod("a", "3"))
-        assert record.needs is not None
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
-        for _ in range(5):
-            service.ledger.note_listed([])
-            service.clock.now += 30
-            service.ledger.tick()
-        assert service.free("n1") == [3, 4]
 
 
 class TestWhatIsOnlyExpected:
     def test_pods_predicted_on_a_removed_numa_node_may_be_on_all_remaining_numa_nodes(self, service: Service) -> None:
         service.report(of_zones(3, "1"))
         for name in ("a", "b", "c"):
-            record = service.put(pod(name, "3"))
-            assert record.needs is not None
-            assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
+            assert service.assume(pod(name, "3")) == ""
             service.put(pod(name, "3", node="n1"))
         service.report(of_zones(2, "2"))
         assert service.free("n1") == [0, 1]
@@ -95,7 +67,7 @@ class TestWhatIsOnlyExpected:
     def test_a_reservation_that_comes_to_nothing_has_not_moved_a_bound_pod(self, service: Service) -> None:
         service.report(counts("n1", ("8", "4"), included=()))
         service.report(counts("n2", ("8", "4"), included=()))
-        reserve(service, pod("q", "6"))
+        service.reserve(pod("q", "6"))
         service.put(pod("p", "4", node="n1"))
         service.put(pod("q", "6", node="n2"))
         assert service.free("n1") == [4, 4]
@@ -103,7 +75,7 @@ class TestWhatIsOnlyExpected:
     def test_a_pod_bound_out_of_the_order_of_reservations_is_placed_as_by_the_kubelet(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         for name, cpu in (("x", "4"), ("y", "6")):
-            reserve(service, pod(name, cpu))
+            service.reserve(pod(name, cpu))
         assert service.free("n1") == [4, 2]
         service.put(pod("y", "6", node="n1"))
         assert service.free("n1") == [2, 4]
@@ -112,7 +84,7 @@ class TestWhatIsOnlyExpected:
         service.report(counts("n1", ("8", "8"), included=()))
         service.report(counts("n2", ("8", "8"), included=()))
         for name in ("x", "y"):
-            reserve(service, pod(name, "6"))
+            service.reserve(pod(name, "6"))
         assert service.free("n1") == [2, 2]
         service.put(pod("x", "6", node="n2"))
         assert service.free("n1") == [2, 8]
@@ -130,14 +102,12 @@ class TestWhatIsOnlyExpected:
         service.report(of_hardware(hardware, node))
         for document in documents:
             service.put(document)
-        node_state = service.ledger.node_states.of("n1")
-        assert node_state is not None and node_state.kubelet is not None and node_state.kubelet.cpu is not None
-        free = node_state.kubelet.cpu.available
-        reserve(service, pod("c", "2"))
-        allocations = node_state.kubelet.cpu.allocations
+        free = service.cpus().available
+        service.reserve(pod("c", "2"))
+        allocations = service.cpus().allocations
         assert allocations["uid-c"]["c"] & allocations["uid-b"]["c"]
         service.ledger.reservations.release("uid-c")
-        assert node_state.kubelet.cpu.available == free
+        assert service.cpus().available == free
 
     def test_a_nomination_does_not_make_a_bound_pod_vanish(self, service: Service) -> None:
         service.report(counts("n1", "8", included=()))
@@ -152,41 +122,31 @@ class TestWhatIsOnlyExpected:
         """kube-scheduler has decided it by then, and counts it as assumed whatever its priority is."""
         service.report(counts("n1", "8", included=()))
         record = service.put(pod("a", "6", nominatedNodeName="n1", priority=1))
-        assert record.needs is not None
         assert service.fits(pod("b", "4", priority=9), "n1") == ["n1"]
         if by_bind:
-            assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
+            assert service.assume(record) == ""
         else:
-            service.ledger.reservations.put(record, record.needs, "n1")
+            service.reserve(record)
         assert service.fits(pod("b", "4", priority=9), "n1") == []
-        higher = service.put(pod("b", "4", priority=9))
-        assert higher.needs is not None
-        assert service.ledger.reservations.assume(higher, higher.needs, "n1") != ""
+        assert service.assume(pod("b", "4", priority=9)) != ""
 
     def test_a_judged_pod_is_judged_again_once_a_nominated_pod_is_in_binding(self, service: Service) -> None:
         """Before, the nominated pod had its predicted placement; now its placement is uncertain."""
         service.report(counts("n1", ("8", "8"), included=()))
         nominated = service.put(pod("a", "5", nominatedNodeName="n1", priority=9))
-        judged = service.put(pod("b", "5"))
-        assert nominated.needs is not None
-        assert judged.needs is not None
-        service.ledger.reservations.put(judged, judged.needs, "n1", judged_at=service.ledger.node_states.changes)
-        node_state = service.ledger.node_states.of("n1")
-        assert node_state is not None
+        judged = service.reserve(pod("b", "5"), judged_at=service.ledger.node_states.changes)
+        node_state = service.state()
         assert node_state.is_as_judged(judged.uid)
-        service.ledger.reservations.put(nominated, nominated.needs, "n1")
+        service.reserve(nominated)
         assert not node_state.is_as_judged(judged.uid)
 
     def test_a_nominated_pod_bound_before_a_reserved_pod_is_placed_as_by_the_kubelet(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         nominated = service.put(pod("a", "6", nominatedNodeName="n1"))
-        reserved = service.put(pod("b", "4"))
-        assert nominated.needs is not None
-        assert reserved.needs is not None
-        service.ledger.reservations.put(reserved, reserved.needs, "n1")
+        service.reserve(pod("b", "4"))
         service.report(counts("n1", ("8", "8"), included=()))
         assert service.free("n1") == [4, 2]
-        service.ledger.reservations.put(nominated, nominated.needs, "n1")
+        service.reserve(nominated)
         service.put(pod("a", "6", node="n1"))
         assert service.free("n1") == [2, 4]
 
@@ -194,58 +154,29 @@ class TestWhatIsOnlyExpected:
         service.report(counts("n1", "8", included=()))
         service.put(pod("a", "2", nominatedNodeName="n1"))
         larger = service.records.decode(msgspec.json.encode(pod("a", "5", nominatedNodeName="n1")))
-        assert larger.needs is not None
-        service.ledger.reservations.put(larger, larger.needs, "n1")
+        service.reserve(larger)
         assert service.free("n1") == [3]
 
     def test_a_reserved_pod_that_is_first_seen_running_has_done_with_its_init_containers(
         self, service: Service
     ) -> None:
         service.report(exact(kubelet()))
-        document = pod("a", "1", "1Gi")
-        amounts = {"cpu": "1", "memory": "6Gi"}
-        resources = {"requests": amounts, "limits": amounts}
-        document["spec"]["initContainers"] = [{"name": "i", "resources": resources}]
-        reserve(service, document)
+        document = pod("a", "1", "1Gi", initContainers=[container({"cpu": "1", "memory": "6Gi"}, "i")])
+        service.reserve(document)
         document["spec"]["nodeName"] = "n1"
         document["status"]["phase"] = "Running"
         service.put(document)
-        node_state = service.ledger.node_states.of("n1")
-        assert node_state is not None
-        assert node_state.kubelet is not None
-        assert node_state.kubelet.memory is not None
-        assert node_state.kubelet.memory.tables.free["memory"][0] == 14 << 30
+        assert service.memory().free["memory"][0] == 14 << 30
 
 
 class TestBinds:
-    def test_a_pod_bound_anew_elsewhere_is_booked_once(self, service: Service) -> None:
-        for name in ("n1", "n2"):
-            service.report(counts(name, "8", included=()))
-        record = service.put(pod("a", "4"))
-        assert record.needs is not None
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
-        assert service.ledger.reservations.assume(record, record.needs, "n2") == ""
-        service.ledger.reservations.forget(record.uid, "n1")
-        assert (service.free("n1"), service.free("n2")) == ([8], [4])
-        service.ledger.drop_pod(record.uid)
-        assert service.free("n2") == [8]
-
     def test_a_bound_pod_is_not_bound_again(self, service: Service) -> None:
         for name in ("n1", "n2"):
             service.report(counts(name, "8", included=()))
         record = service.put(pod("a", "4"))
         service.put(pod("a", "4", node="n1"))
-        assert record.needs is not None
-        assert "n1 already" in service.ledger.reservations.assume(record, record.needs, "n2")
+        assert "n1 already" in service.assume(record, "n2")
         assert (service.free("n1"), service.free("n2")) == ([4], [8])
-
-    def test_a_failed_bind_leaves_the_nomination(self, service: Service) -> None:
-        service.report(counts("n1", "8", included=()))
-        record = service.put(pod("a", "6", priority=5, nominatedNodeName="n1"))
-        assert record.needs is not None
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
-        service.ledger.reservations.forget(record.uid, "n1")
-        assert service.fits(pod("lesser", "6", priority=1), "n1") == []
 
     def test_a_bound_pod_without_list_entry_and_event_is_removed(self, service: Service) -> None:
         """It was deleted while the watch was down, before this watch had ever seen it."""
@@ -254,17 +185,14 @@ class TestBinds:
         service.report(counts("n1", "8", included=()))
         bound = [service.records.decode(msgspec.json.encode(pod(name, "2"))) for name in ("gone", "seen", "late")]
         for record in bound[:2]:
-            assert record.needs is not None
-            assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
+            assert service.assume(record) == ""
         assert list(sources[0]._consumer.replace([]) or ()) == []
         assert bound[2].needs is not None
         assert service.ledger.reservations.assume(bound[2], bound[2].needs, "n1") == ""
         service.put(pod("seen", "2", node="n1"))
-        service.clock.now += 119
-        service.ledger.tick()
+        service.wait(119)
         assert service.free("n1") == [2]
-        service.clock.now += 2
-        service.ledger.tick()
+        service.wait(2)
         assert service.free("n1") == [4]
 
 
@@ -294,12 +222,9 @@ class TestTime:
         for number in range(50):
             service.put(pod(f"p{number}", "1", node="n1"))
             service.ledger.drop_pod(f"uid-p{number}")
-        node_state = service.ledger.node_states.of("n1")
-        assert node_state is not None
-        assert node_state.remembers
-        service.clock.now += 121
-        service.ledger.tick()
-        assert not node_state.remembers
+        assert service.state().remembers
+        service.wait(121)
+        assert not service.state().remembers
 
     def test_a_pod_deleted_by_force_keeps_what_its_kubelet_still_lists(self, service: Service) -> None:
         truth = kubelet()
@@ -308,17 +233,8 @@ class TestTime:
         service.put(pod("a", "4", node="n1"))
         service.ledger.drop_pod("uid-a")
         assert service.free("n1") == [3, 4]
-        service.clock.now += 121
-        service.ledger.tick()
+        service.wait(121)
         assert service.free("n1") == [3, 0]
-
-    def test_a_quarantine_that_ends_lets_pods_be_requeued(self, service: Service) -> None:
-        service.report(counts("n1", "8", included=()))
-        service.refuse(pod("a", "4"), "n1")
-        service.ledger.node_states.take_improved()
-        service.clock.now += 301
-        service.ledger.tick()
-        assert service.ledger.node_states.take_improved() == {"n1"}
 
 
 class TestGates:
@@ -342,10 +258,8 @@ class TestGates:
         service.put(document)
         service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
         service.report(msgspec.structs.replace(topology, attributes=tuple(listed)))
-        node_state = service.ledger.node_states.of("n1")
-        assert node_state is not None and node_state.kubelet is not None and node_state.kubelet.memory is not None
-        assert node_state.kubelet.active.keys() == {"uid-a"}
-        assert node_state.kubelet.memory.tables.free["memory"] == [3 << 30, 16 << 30]
+        assert service.node().active.keys() == {"uid-a"}
+        assert service.memory().free["memory"] == [3 << 30, 16 << 30]
         assert service.free("n1") == [0, 4]
 
     def test_a_pod_with_resources_of_its_own_is_confirmed_by_its_containers_in_scope_container(
@@ -359,9 +273,7 @@ class TestGates:
         service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
         topology = topology_of(machine(), config, node)
         service.report(topology)
-        node_state = service.ledger.node_states.of("n1")
-        assert node_state is not None
-        assert node_state.is_reported("uid-a")
+        assert service.state().is_reported("uid-a")
 
     def test_a_kubelet_without_pod_level_resources_sees_the_containers_only(self, service: Service) -> None:
         old = configuration(featureGates={"PodLevelResources": False})

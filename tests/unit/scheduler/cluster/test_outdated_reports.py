@@ -8,7 +8,7 @@ import msgspec
 
 from scheduling import Service, counts, exact, kubelet, pod
 from topowise import nrt
-from topowise_scheduler import kube_scheduler, refusals
+from topowise_scheduler import refusals
 from topowise_scheduler.cluster.pods.exporter_pods import ExporterSettings
 
 GRACE_S = 120.0
@@ -31,8 +31,16 @@ def cluster() -> Service:
 def wait(service: Service, seconds: float) -> None:
     """Lets time pass as the daemon does."""
     for _ in range(4):
-        service.clock.now += seconds / 4
-        service.ledger.tick()
+        service.wait(seconds / 4)
+
+
+def without_exporter() -> Service:
+    """The exporter has not been ready for the whole grace."""
+    service = cluster()
+    service.put_exporter("n1", ready=False)
+    service.ledger.tick()
+    wait(service, GRACE_S)
+    return service
 
 
 def why(service: Service) -> tuple[str, ...]:
@@ -48,21 +56,16 @@ class TestAnExporterThatIsGone:
         assert why(service) == ("exporter-down",)
         assert service.ledger.gates.unconfirmed.causes() == {"exporter-down": 1}
         first, second = service.put(pod("a", "2")), service.put(pod("b", "2"))
-        assert first.needs is not None
-        assert second.needs is not None
-        assert service.ledger.reservations.assume(first, first.needs, "n1") == ""
+        assert service.assume(first) == ""
         assert service.fits(pod("b", "2"), "n1") == []
-        assert service.ledger.reservations.assume(second, second.needs, "n1") == refusals.EXPORTER_DOWN
+        assert service.assume(second) == refusals.EXPORTER_DOWN
         service.put(running("a"))
         wait(service, GRACE_S)
         assert why(service) == ("exporter-down", "pods-unreported")
         assert service.fits(pod("b", "2"), "n1") == []
 
     def test_the_node_is_open_again_after_the_report_or_the_end_of_the_pod(self) -> None:
-        service = cluster()
-        service.put_exporter("n1", ready=False)
-        service.ledger.tick()
-        wait(service, GRACE_S)
+        service = without_exporter()
         service.put(running("a"))
         assert service.fits(pod("b", "2"), "n1") == []
         service.ledger.drop_pod("uid-a")
@@ -88,10 +91,7 @@ class TestAnExporterThatIsGone:
             service.ledger.tick()
 
     def test_pods_without_exclusive_resources_neither_count_nor_wait(self) -> None:
-        service = cluster()
-        service.put_exporter("n1", ready=False)
-        service.ledger.tick()
-        wait(service, GRACE_S)
+        service = without_exporter()
         burstable = running("a")
         burstable["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
         service.put(burstable)
@@ -101,10 +101,7 @@ class TestAnExporterThatIsGone:
         assert service.fits(burstable, "n1") == ["n1"]
 
     def test_a_node_that_becomes_ready_is_retried(self) -> None:
-        service = cluster()
-        service.put_exporter("n1", ready=False)
-        service.ledger.tick()
-        wait(service, GRACE_S)
+        service = without_exporter()
         service.ledger.node_states.take_improved()
         service.put_exporter("n1")
         service.ledger.tick()
@@ -124,22 +121,8 @@ class TestAnExporterThatIsGone:
         wait(service, GRACE_S)
         assert why(service) == ("exporter-down", "pods-unreported")
 
-    def test_explanations_give_the_reason_and_the_cause(self) -> None:
-        service = cluster()
-        service.put_exporter("n1", ready=False)
-        service.ledger.tick()
-        wait(service, GRACE_S)
-        service.put(running("a"))
-        (shown,) = service.view.explanations(msgspec.convert(pod("b", "2"), kube_scheduler.Pod), ["n1"])
-        assert shown.verdict == "not now"
-        assert refusals.EXPORTER_DOWN in shown.text
-        assert "(exporter-down)" in shown.text
-
     def test_a_node_that_is_gone_is_forgotten(self) -> None:
-        service = cluster()
-        service.put_exporter("n1", ready=False)
-        service.ledger.tick()
-        wait(service, GRACE_S)
+        service = without_exporter()
         service.ledger.drop_pod(service.put_exporter("n1"))
         service.ledger.reports.drop_node("n1")
         changes = service.ledger.node_states.changes

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from scheduling import GIB, Service, configuration, counts, decoded, exact, kubelet, machine, pod, topology_of
+from scheduling import (
+    GIB,
+    Service,
+    configuration,
+    container,
+    counts,
+    decoded,
+    exact,
+    kubelet,
+    machine,
+    pod,
+    topology_of,
+)
 from topowise import nrt, pods
 from topowise_scheduler.cluster.node.effort import EXACT
 from topowise_scheduler.cluster.node.pod_parts import holds_anything
@@ -24,9 +37,7 @@ def view(node: Kubelet, name: str, cpu: str, memory: str = "1Gi") -> PodView:
 def of_containers(node: Kubelet, name: str, *cpus: str, init: int = 0) -> PodView:
     """A pod with a container for each number of CPUs; the first `init` containers are init containers."""
     amounts = [{"cpu": cpu, "memory": "1Gi"} for cpu in cpus]
-    containers = [
-        {"name": f"c{at}", "resources": {"requests": each, "limits": each}} for at, each in enumerate(amounts)
-    ]
+    containers = [container(each, f"c{at}") for at, each in enumerate(amounts)]
     document = pod(name, containers=containers[init:], initContainers=containers[:init])
     return node.view(f"uid-{name}", pods.needs(decoded(document)))
 
@@ -35,8 +46,7 @@ def of_device(numa: tuple[int, ...] | None, cpu: str = "2", **changed: Any) -> t
     """Returns a node with a device near these NUMA nodes, and the pod that has the device."""
     hardware = msgspec.structs.replace(machine(), devices=(DevicePlugin("kvm", (Device("d0", numa),)),))
     node = Kubelet(hardware, configuration(**changed))
-    amounts = {"cpu": cpu, "memory": "1Gi", "kvm": "1"}
-    document = pod("a", containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}])
+    document = pod("a", containers=[container({"cpu": cpu, "memory": "1Gi", "kvm": "1"})])
     pod_view = node.view("uid-a", pods.needs(decoded(document)))
     assert node.admit_view(pod_view).admitted
     return node, pod_view
@@ -47,6 +57,12 @@ def free(node: Kubelet) -> tuple[list[int], list[int]]:
     assert node.memory is not None
     cpus = [(cpus & node.cpu.available).bit_count() for cpus in node.topology.numa_cpus]
     return cpus, [amount // GIB for amount in node.memory.tables.free["memory"]]
+
+
+def possible_cpus(node: Kubelet, views: Sequence[PodView], *bounds: Any) -> list[list[int]]:
+    """Admits the pods, and returns the free CPUs by NUMA node of each of their possible placements."""
+    assert all(node.admit_view(pod_view).admitted for pod_view in views)
+    return [free(possible)[0] for possible in possible_placements(node, views, *bounds)]
 
 
 class TestPossiblePlacements:
@@ -62,11 +78,9 @@ class TestPossiblePlacements:
         assert free(node) == ([1, 4], [11, 16])
 
     def test_impossible_numa_nodes_are_no_placement(self) -> None:
+        """A CPU of the first NUMA node is reserved."""
         node = kubelet()
-        pod_view = view(node, "a", "4")
-        assert node.admit_view(pod_view).admitted
-        # A CPU of the first NUMA node is reserved.
-        assert [free(possible)[0] for possible in possible_placements(node, [pod_view])] == [[3, 0]]
+        assert possible_cpus(node, [view(node, "a", "4")]) == [[3, 0]]
 
     def test_a_pod_that_was_predicted_not_to_fit_may_be_placed(self) -> None:
         node = kubelet()
@@ -89,26 +103,21 @@ class TestPossiblePlacements:
     def test_two_pods_may_share_a_numa_node_or_not(self) -> None:
         """Which of the two has which NUMA node does not matter to a new pod."""
         node = kubelet()
-        pair = [view(node, name, "1") for name in "ab"]
-        assert all(node.admit_view(pod_view).admitted for pod_view in pair)
-        assert [free(possible)[0] for possible in possible_placements(node, pair)] == [[1, 4], [2, 3], [3, 2]]
+        assert possible_cpus(node, [view(node, name, "1") for name in "ab"]) == [[1, 4], [2, 3], [3, 2]]
 
     def test_containers_of_a_pod_may_share_a_numa_node_or_not(self) -> None:
         """In no placement a container takes CPUs of both NUMA nodes."""
         node = kubelet()
         two = of_containers(node, "a", "1", "1")
-        assert node.admit_view(two).admitted
-        placements = possible_placements(node, [two])
-        assert [free(placement)[0] for placement in placements] == [[1, 4], [2, 3], [3, 2]]
-        assert [free(placement)[1] for placement in placements] == [[13, 16], [14, 15], [15, 14]]
+        assert possible_cpus(node, [two]) == [[1, 4], [2, 3], [3, 2]]
+        assert [free(state)[1] for state in possible_placements(node, [two])] == [[13, 16], [14, 15], [15, 14]]
 
     def test_containers_after_init_containers_may_have_any_placement(self) -> None:
         """The app container may get CPUs of the init container, or other CPUs, but never on both NUMA nodes at once."""
         node = kubelet()
         pod_with_init = of_containers(node, "a", "1", "2", init=1)
-        assert node.admit_view(pod_with_init).admitted
-        placements = possible_placements(node, [pod_with_init])
-        assert [free(placement)[0] for placement in placements] == [[0, 4], [2, 2], [1, 3], [3, 1]]
+        assert possible_cpus(node, [pod_with_init]) == [[0, 4], [2, 2], [1, 3], [3, 1]]
+        assert possible_cpus(node, [pod_with_init], {"uid-a": 0}, EXACT) == [[0, 4]]
 
     def test_init_containers_where_zones_do_not_decide_become_a_single_worst_case(self) -> None:
         node = kubelet(topologyManagerPolicy="none")
@@ -121,24 +130,16 @@ class TestPossiblePlacements:
         """Only the number of pods on a NUMA node matters."""
         node = kubelet()
         many = [view(node, f"p{number}", "1") for number in range(5)]
-        assert all(node.admit_view(pod_view).admitted for pod_view in many)
-        free_cpus = [free(possible)[0] for possible in possible_placements(node, many)]
-        assert free_cpus == [[0, 4], [0, 3], [0, 2], [1, 1], [2, 0], [3, 0]]
+        assert possible_cpus(node, many) == [[0, 4], [0, 3], [0, 2], [1, 1], [2, 0], [3, 0]]
 
     def test_too_many_placements_become_a_single_worst_case(self) -> None:
         node = kubelet()
-        many = [view(node, f"p{number}", "1", f"{number + 1}Gi") for number in range(5)]
-        assert all(node.admit_view(pod_view).admitted for pod_view in many)
-        (worst,) = possible_placements(node, many)
-        assert free(worst)[0] == [0, 0]
+        assert possible_cpus(node, [view(node, f"p{at}", "1", f"{at + 1}Gi") for at in range(5)]) == [[0, 0]]
 
     def test_where_only_ends_can_come_in_between_equal_pods_are_no_higher_than_predicted(self) -> None:
         node = kubelet()
         pair = [view(node, name, "2") for name in "ab"]
-        assert all(node.admit_view(moved).admitted for moved in pair)
-        assert free(node)[0] == [1, 2]
-        free_cpus = [free(possible)[0] for possible in possible_placements(node, pair, {"uid-a": 0, "uid-b": 1})]
-        assert free_cpus == [[0, 4], [1, 2]]
+        assert possible_cpus(node, pair, {"uid-a": 0, "uid-b": 1}) == [[0, 4], [1, 2]]
         unlike = [pair[0], view(node, "b", "1")]
         assert len(possible_placements(node, unlike, {"uid-a": 0, "uid-b": 1})) == 4
 
@@ -159,9 +160,7 @@ class TestPossiblePlacements:
         changed = {"topologyManagerPolicy": policy, "topologyManagerPolicyOptions": options}
         service = Service()
         service.report(exact(kubelet(**changed), **changed))
-        record = service.put(pod("first", "2"))
-        assert record.needs is not None
-        service.ledger.reservations.put(record, record.needs, "n1")
+        service.reserve(pod("first", "2"))
         service.put(pod("first", "2", node="n1"))
         assert service.fits(pod("second", "4"), "n1")
 
@@ -215,24 +214,15 @@ class TestWithMoreEffort:
     def test_each_order_of_unlike_pods_is_tried(self) -> None:
         node = kubelet()
         unlike = [view(node, "a", "3"), view(node, "b", "2")]
-        assert all(node.admit_view(pod_view).admitted for pod_view in unlike)
-        placements = possible_placements(node, unlike, {"uid-a": 0, "uid-b": 1}, EXACT)
+        cpus = possible_cpus(node, unlike, {"uid-a": 0, "uid-b": 1}, EXACT)
         # If the smaller pod comes first, the larger pod takes the second NUMA node, or a part of the first after ends.
-        assert {tuple(free(state)[0]) for state in placements} >= {(0, 2), (1, 1)}
+        assert [0, 2] in cpus and [1, 1] in cpus
 
     def test_a_pod_that_the_prediction_does_not_bound_may_have_any_placement(self) -> None:
         """A pod has ended without a report, beside which the pod may have been placed."""
         node = kubelet()
         unlike = [view(node, "a", "2"), view(node, "b", "1")]
-        assert all(node.admit_view(pod_view).admitted for pod_view in unlike)
-        assert len(possible_placements(node, unlike, {"uid-a": 2, "uid-b": 0}, EXACT)) == 4
-
-    def test_containers_after_init_containers_are_no_higher_than_predicted(self) -> None:
-        node = kubelet()
-        pod_with_init = of_containers(node, "a", "1", "2", init=1)
-        assert node.admit_view(pod_with_init).admitted
-        placements = possible_placements(node, [pod_with_init], {"uid-a": 0}, EXACT)
-        assert [free(placement)[0] for placement in placements] == [[0, 4]]
+        assert len(possible_cpus(node, unlike, {"uid-a": 2, "uid-b": 0}, EXACT)) == 4
 
     def test_memory_over_several_numa_nodes_is_where_some_ends_put_it(self) -> None:
         changed = {"topologyManagerPolicy": "none"}
@@ -287,8 +277,7 @@ class TestWhenItIsNotSure:
         assert service.ledger.node_states.possible.pods == 1
         service.put(pod("a", "3", node="n1", phase="Running"))
         assert not self.fits(service, "4")
-        service.clock.now += 3
-        service.ledger.tick()
+        service.wait(3)
         assert self.fits(service, "4")
         assert service.ledger.node_states.possible.pods == 0
 
@@ -301,8 +290,7 @@ class TestWhenItIsNotSure:
         service.put(pod("a", "2", node="n1"))
         service.ledger.drop_pod("uid-other")
         service.put(pod("a", "2", node="n1", phase="Running"))
-        service.clock.now += 3
-        service.ledger.tick()
+        service.wait(3)
         assert service.free("n1") == [3, 2]
         assert self.fits(service, "3")
         assert service.ledger.node_states.possible.pods == 1
@@ -315,16 +303,13 @@ class TestWhenItIsNotSure:
     def test_until_the_report_if_two_pods_came_together(self, service: Service) -> None:
         for name, cpu in (("a", "3"), ("b", "1")):
             service.put(pod(name, cpu, node="n1", phase="Running"))
-        service.clock.now += 3
-        service.ledger.tick()
+        service.wait(3)
         assert service.free("n1") == [0, 3]
         # If the second pod came first, it would be on node 0 and the first pod on node 1.
         assert not self.fits(service, "3")
 
     def test_a_pod_we_sent_to_the_first_numa_node_is_not_feared_on_the_second(self, service: Service) -> None:
-        record = service.put(pod("a", "2"))
-        assert record.needs is not None
-        service.ledger.reservations.put(record, record.needs, "n1")
+        service.reserve(pod("a", "2"))
         assert self.fits(service, "4")
         service.put(pod("a", "2", node="n1"))
         assert self.fits(service, "4")
@@ -333,28 +318,21 @@ class TestWhenItIsNotSure:
 
     def test_for_pods_that_were_there_before_us(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1", phase="Running"), is_news=False)
-        service.clock.now += 3
-        service.ledger.tick()
+        service.wait(3)
         assert not self.fits(service, "4")
-        service.clock.now += 120
-        service.ledger.tick()
+        service.wait(120)
         assert self.fits(service, "4")
 
     def test_a_bind_is_checked_against_the_worst(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1"))
-        record = service.put(pod("next", "4"))
-        assert record.needs is not None
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == "TopologyAffinityError"
+        assert service.assume(pod("next", "4")) == "TopologyAffinityError"
 
     def test_a_pod_on_its_way_must_not_be_refused_if_another_comes_first(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1"))
         record = service.put(pod("next", "1"))
-        assert record.needs is not None
         # On node 0 it would leave two CPUs, but the first pod still finds four on node 1.
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
-        large = service.put(pod("large", "3"))
-        assert large.needs is not None
-        assert service.ledger.reservations.assume(large, large.needs, "n1") != ""
+        assert service.assume(record) == ""
+        assert service.assume(pod("large", "3")) != ""
 
     def test_a_pod_that_fits_either_way_does_not_wait(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))

@@ -93,8 +93,7 @@ class Life:
         self._soon(0.001, 0.2, lambda: self._bind(name, record, document, shown_as, tries))
 
     def _bind(self, name: str, record: PodRecord, document: Json, shown_as: Callable[..., Json], tries: int) -> None:
-        assert record.needs is not None
-        if self.service.ledger.reservations.assume(record, record.needs, "n1"):
+        if self.service.assume(record):
             self._soon(0.2, 1, lambda: self._decide(name, record, document, shown_as, tries - 1))
             return
         now = self.service.clock.now

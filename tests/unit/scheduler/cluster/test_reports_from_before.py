@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from scheduling import Service, configuration, decoded, exact, kubelet, machine, pod, topology_of
 from topowise_scheduler.kubelet import Kubelet
 
 LONG_AFTER_S = 10.0
 STARTED = "2026-11-23T12:00:00Z"
-
-
-@pytest.fixture
-def service() -> Service:
-    return Service()
 
 
 def admit(node: Kubelet, document: dict[str, Any]) -> None:
@@ -66,7 +59,7 @@ def test_memory_groups_stay_as_they_were_when_the_kubelet_admitted_the_pod(servi
     for version in ("2", "3"):
         service.clock.now += 0.1
         report(before, version)
-    assert memory_of(state(service)) == memory_of(truth)
+    assert memory_of(service.node()) == memory_of(truth)
     # The pod has memory of the second and the third NUMA node, as the first was allocated.
     assert memory_of(truth)[1] == [0b0001, 0b0110, 0b0110, 0b1000]
 
@@ -100,13 +93,6 @@ def test_a_pod_of_the_same_name_in_the_same_place_is_another_pod(service: Servic
     assert service.free("n1") == [0, 4]
 
 
-def state(service: Service) -> Kubelet:
-    """Returns what the service believes of the node."""
-    node_state = service.ledger.node_states.of("n1")
-    assert node_state is not None and node_state.kubelet is not None
-    return node_state.kubelet
-
-
 def memory_of(node: Kubelet) -> tuple[dict[str, list[int]], list[int]]:
     """Returns free bytes by type and NUMA node, and the memory group of each NUMA node."""
     assert node.memory is not None
@@ -121,8 +107,7 @@ def test_a_pod_that_ended_before_the_service_started_has_no_resources(service: S
     service.report(exact(before, version="1"))
     assert service.free("n1") == [3, 4]
     # A report that lists the pod two minutes later is newer than the end: its kubelet has not got the CPUs back.
-    service.clock.now += 121.0
-    service.ledger.tick()
+    service.wait(121.0)
     assert service.free("n1") == [0, 4]
     service.ledger.drop_pod("uid-ended")
     service.report(exact(kubelet(), version="2"))

@@ -144,9 +144,7 @@ def test_a_pod_without_markers_cannot_be_steered() -> None:
 def test_a_reservation_is_on_the_required_numa_node() -> None:
     """The kubelet alone would take NUMA node 0."""
     service = made()
-    record = service.put(wanting("a", BESIDE, "1"))
-    assert record.needs is not None
-    service.ledger.reservations.put(record, record.needs, "n1")
+    service.reserve(wanting("a", BESIDE, "1"))
     assert service.free("n1") == [3, 1]
 
 

@@ -72,8 +72,7 @@ def test_a_pod_does_not_take_its_own_markers() -> None:
     service = made(markers=lambda name: 1)
     record = service.put(marked("a", "1"))
     assert refusal(service, marked("a", "1")) == ""
-    assert record.needs is not None
-    service.ledger.reservations.put(record, record.needs, "n1")
+    service.reserve(record)
     assert refusal(service, marked("a", "1")) == ""
     assert refusal(service, marked("b", "1")) == refusals.TOO_FEW_MARKERS
 
@@ -91,14 +90,6 @@ def test_the_verdict_follows_the_node() -> None:
     assert full.admit_view(record.view(full)).admitted
     service.report(exact(full, "2"))
     assert refusal(service, requiring("a", 1)) == refusals.NUMA_NODE_FULL
-
-
-def test_a_reservation_is_on_the_required_numa_node() -> None:
-    service = made()
-    record = service.put(requiring("a", 1))
-    assert record.needs is not None
-    service.ledger.reservations.put(record, record.needs, "n1")
-    assert service.free("n1") == [3, 2]
 
 
 def test_an_unreadable_annotation_is_an_error_of_the_question() -> None:

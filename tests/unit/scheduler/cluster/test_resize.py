@@ -28,38 +28,39 @@ def exact(version: str, *running: dict[str, Any]) -> nrt.NodeResourceTopology:
     return topology_of(machine(), configuration(), node, version)
 
 
-@pytest.fixture
-def service() -> Service:
-    return Service()
+SMALL, LARGE = resized("a", "1", "1"), resized("a", "3", "3")
+
+
+def reported(service: Service, document: dict[str, Any]) -> None:
+    """The pod runs, and the first report has it."""
+    service.put(document)
+    service.report(exact("1", document))
 
 
 class TestExactReports:
     def test_a_pod_that_has_grown_takes_more_at_once_and_the_report_that_shows_it_is_believed(
         self, service: Service
     ) -> None:
-        small, large = resized("a", "1", "1"), resized("a", "3", "3")
-        service.put(small)
-        service.report(exact("1", small))
+        """Until then it may be on either zone."""
+        reported(service, SMALL)
         assert sum(service.free("n1")) == 6
-        service.put(large)
+        service.put(LARGE)
         assert sum(service.free("n1")) == 4
-        service.report(exact("2", large))
+        assert service.fits(pod("x", "4"), "n1") == []
+        service.report(exact("2", LARGE))
         assert sum(service.free("n1")) == 4
+        assert service.fits(pod("x", "4"), "n1") == ["n1"]
 
     def test_a_report_written_before_the_kubelet_has_resized_does_not_undo_it(self, service: Service) -> None:
-        small, large = resized("a", "1", "1"), resized("a", "3", "3")
-        service.put(small)
-        service.report(exact("1", small))
-        service.put(large)
-        service.report(exact("2", small, resized("b", "1", "1")))
+        reported(service, SMALL)
+        service.put(LARGE)
+        service.report(exact("2", SMALL, resized("b", "1", "1")))
         assert sum(service.free("n1")) == 3
-        service.report(exact("3", large, resized("b", "1", "1")))
+        service.report(exact("3", LARGE, resized("b", "1", "1")))
         assert sum(service.free("n1")) == 3
 
     def test_a_resize_that_is_not_granted_changes_nothing(self, service: Service) -> None:
-        granted = resized("a", "1", "1")
-        service.put(granted)
-        service.report(exact("1", granted))
+        reported(service, SMALL)
         service.put(resized("a", "3", "1"))
         assert sum(service.free("n1")) == 6
 
@@ -69,50 +70,32 @@ class TestExactReports:
         assert sum(service.free("n1")) == 6
 
     def test_a_pod_that_has_shrunk_returns_resources(self, service: Service) -> None:
-        large, small = resized("a", "3", "3"), resized("a", "1", "1")
-        service.put(large)
-        service.report(exact("1", large))
-        service.put(small)
+        reported(service, LARGE)
+        service.put(SMALL)
         assert sum(service.free("n1")) == 6
-        service.report(exact("2", small))
+        service.report(exact("2", SMALL))
         assert sum(service.free("n1")) == 6
-
-    def test_until_the_report_shows_it_a_grown_pod_may_be_on_either_zone(self, service: Service) -> None:
-        small, large = resized("a", "1", "1"), resized("a", "3", "3")
-        service.put(small)
-        service.report(exact("1", small))
-        service.put(large)
-        assert service.fits(pod("x", "4"), "n1") == []
-        service.report(exact("2", large))
-        assert service.fits(pod("x", "4"), "n1") == ["n1"]
 
     def test_a_resize_that_no_report_ever_shows_is_forgotten(self, service: Service) -> None:
-        small = resized("a", "1", "1")
-        service.put(small)
-        service.report(exact("1", small))
-        service.put(resized("a", "3", "3"))
-        service.clock.now += ENDED_KEPT_S + 1
-        service.ledger.tick()
+        reported(service, SMALL)
+        service.put(LARGE)
+        service.wait(ENDED_KEPT_S + 1)
         assert sum(service.free("n1")) == 6
 
     def test_a_resize_of_what_belongs_to_no_zone_leaves_the_report_alone(self, service: Service) -> None:
-        shared = resized("a", "500m", "500m", memory="1Gi")
-        service.put(shared)
-        service.report(exact("1", shared))
+        reported(service, resized("a", "500m", "500m", memory="1Gi"))
         before = service.free("n1")
         service.put(resized("a", "700m", "700m"))
-        node_state = service.ledger.node_states.of("n1")
-        assert node_state is not None
-        assert node_state.is_reported("uid-a")
+        assert service.state().is_reported("uid-a")
         assert service.free("n1") == before
 
 
 class TestReportsOfCounts:
     def test_growth_is_booked_until_the_next_report_with_the_pod_in_it(self, service: Service) -> None:
         service.report(counts("n1", "7", included=["a"], version="1"))
-        service.put(resized("a", "1", "1"))
+        service.put(SMALL)
         assert service.free("n1") == [7]
-        service.put(resized("a", "3", "3"))
+        service.put(LARGE)
         assert service.free("n1")[0] <= 5
         service.report(counts("n1", "5", included=["a"], version="2"))
         assert service.free("n1") == [5]

@@ -8,7 +8,7 @@ import pytest
 from sandbox.exported import exported
 from scheduling import Service, configuration, decoded, exact, kubelet, machine, pod
 from topowise import nrt
-from topowise_scheduler import kube_scheduler, refusals
+from topowise_scheduler import refusals
 from topowise_scheduler.kubelet import Kubelet, cost
 
 NAMES = ["narrow", "wide", "like-it"]
@@ -45,18 +45,6 @@ def refused(running: Service, memory: str = "1Gi") -> dict[str, str]:
 def test_a_pod_that_would_take_longer_than_the_limit_is_kept_away(limit_s: float, *, is_kept_away: bool) -> None:
     expected = dict.fromkeys(["wide", "like-it"], refusals.TOO_SLOW) if is_kept_away else {}
     assert refused(service(limit_s)) == expected
-
-
-def test_explanations_give_the_same_refusal() -> None:
-    running = service(1.0)
-    unbound = kube_scheduler.decode(msgspec.json.encode(pod("p", "1")))
-    explanations = {explanation.node: explanation for explanation in running.view.explanations(unbound, NAMES)}
-    assert {name: explanation.verdict for name, explanation in explanations.items()} == {
-        "narrow": "fits",
-        "wide": "never",
-        "like-it": "never",
-    }
-    assert explanations["wide"].text.startswith(f"{refusals.TOO_SLOW}; its kubelet takes about 5 seconds to decide")
 
 
 def test_a_node_that_is_configured_otherwise_or_gone_is_judged_anew() -> None:

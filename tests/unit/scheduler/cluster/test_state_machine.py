@@ -116,8 +116,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         expected = self.pods[uid]
         record = self.service.records.decode(msgspec.json.encode(self.document(uid)))
-        assert record.needs is not None
-        refusal = self.service.ledger.reservations.assume(record, record.needs, node)
+        refusal = self.service.assume(record, node)
         if expected.state == "bound":
             assert refusal
             return

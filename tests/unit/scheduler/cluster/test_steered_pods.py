@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduling import Service, counts, exact, kubelet, pod
+from scheduling import Service, container, counts, exact, kubelet, pod
 from steering_pods import marked, requiring
 from topowise.steering import RESOURCE
 from topowise_scheduler import refusals
@@ -28,29 +28,14 @@ def service() -> Service:
     return service
 
 
-def test_the_pod_is_where_the_markers_are(service: Service) -> None:
-    assume(service, service.put(marked("a")), 1)
-    assert service.free("n1") == [3, 2]
-
-
 def rest(*cpus: str) -> dict[str, Any]:
     """Returns a pod with a container for each number of CPUs."""
-    amounts = [{"cpu": count, "memory": "1Gi"} for count in cpus]
-    containers = [{"name": f"c{at}", "resources": {"requests": it, "limits": it}} for at, it in enumerate(amounts)]
-    return pod("rest", containers=containers)
-
-
-def test_a_pod_that_needs_the_rest_does_not_wait_for_a_report(service: Service) -> None:
-    assume(service, service.put(marked("a")), 1)
-    assert service.fits(rest("3", "2"), "n1") == ["n1"]
-    assert service.fits(rest("1", "4"), "n1") == []
+    return pod("rest", containers=[container({"cpu": cpu, "memory": "1Gi"}, f"c{at}") for at, cpu in enumerate(cpus)])
 
 
 def test_a_reserved_pod_that_requires_a_numa_node_does_not_wait_for_its_bind(service: Service) -> None:
     """It is bound with the label or not at all, and its bind may wait for the labels of other pods."""
-    record = service.put(requiring("a", 1))
-    assert record.needs is not None
-    service.ledger.reservations.put(record, record.needs, "n1")
+    service.reserve(requiring("a", 1))
     assert service.free("n1") == [3, 2]
     assert service.fits(rest("3", "2"), "n1") == ["n1"]
     assert service.fits(rest("1", "4"), "n1") == []
@@ -100,11 +85,7 @@ def test_init_containers_leave_the_number_of_cpus_open(service: Service) -> None
     """An app container takes CPUs of the init container and free CPUs alike."""
     amounts = {"cpu": "1", "memory": "1Gi", RESOURCE: "1"}
     larger = {**amounts, "cpu": "2"}
-    document = pod(
-        "a",
-        initContainers=[{"name": "i", "resources": {"requests": amounts, "limits": amounts}}],
-        containers=[{"name": "c", "resources": {"requests": larger, "limits": larger}}],
-    )
+    document = pod("a", initContainers=[container(amounts, "i")], containers=[container(larger)])
     assume(service, service.put(document), 1)
     assert service.free("n1") == [3, 2]
     assert service.fits(rest("3", "2"), "n1") == []
@@ -123,7 +104,5 @@ def test_amounts_of_markers_in_a_report_of_another_exporter_do_not_count() -> No
     service.report(msgspec.structs.replace(topology, zones=(labelled, second)))
     assume(service, service.put(pod("first", "3")), None)
     assert service.fits(marked("a", "4"), "n1") == service.fits(pod("b", "4"), "n1")
-    state = service.ledger.node_states.of("n1")
-    assert state is not None
-    assert state.kubelet is not None
+    state = service.state()
     assert RESOURCE not in state.kubelet.devices.tables

@@ -8,7 +8,6 @@ import pytest
 from scheduling import Service, counts, exact, kubelet, pod
 from topowise import nrt
 from topowise_scheduler import kube_scheduler
-from topowise_scheduler.refusals import UNCONFIRMED
 
 
 def unconfirmed(version: str, *reasons: str) -> nrt.NodeResourceTopology:
@@ -35,15 +34,6 @@ class TestAKubeletThatRestarts:
         service.report(exact(kubelet(), "3"))
         assert service.fits(pod("a", "2"), "n1") == ["n1"]
 
-    def test_a_pod_that_was_let_there_before_is_not_bound_now(self, service: Service) -> None:
-        record = service.put(pod("a", "2"))
-        assert record.needs is not None
-        service.ledger.reservations.put(record, record.needs, "n1")
-        service.report(unconfirmed("2", "cpu-manager", "pods"))
-        assert "not confirmed by its kubelet (cpu-manager, pods)" in service.ledger.reservations.assume(
-            record, record.needs, "n1"
-        )
-
     def test_a_missing_device_plugin_refuses_pods_that_request_its_devices(self, service: Service) -> None:
         service.report(unconfirmed("2", "device:example.com/nic"))
         assert service.fits(pod("a", "2"), "n1") == ["n1"]
@@ -52,11 +42,6 @@ class TestAKubeletThatRestarts:
             limits = {"cpu": "2", "memory": "1Gi", "example.com/nic": amount}
             asks["spec"]["containers"][0]["resources"]["limits"] = limits
             assert service.fits(asks, "n1") == []
-
-    def test_explanations_name_the_reason(self, service: Service) -> None:
-        service.report(unconfirmed("2", "pods"))
-        (shown,) = service.view.explanations(msgspec.convert(pod("a", "2"), kube_scheduler.Pod), ["n1"])
-        assert (shown.verdict, UNCONFIRMED in shown.text, "(pods)" in shown.text) == ("not now", True, True)
 
 
 class TestADeletedObject:

@@ -51,13 +51,6 @@ def used_nodes(*, fits: bool = True) -> Iterator[tuple[Random, Service, dict[str
             yield rng, service, expected
 
 
-def present(service: Service) -> Kubelet:
-    state = service.ledger.node_states.of("n1")
-    assert state is not None
-    assert state.kubelet is not None
-    return state.kubelet
-
-
 def regrouped(before: Kubelet, after: Kubelet) -> bool:
     assert before.memory is not None
     assert after.memory is not None
@@ -73,13 +66,11 @@ def test_a_reservation_that_is_given_up_leaves_nothing() -> None:
     """Memory on a single NUMA node of a group removes the node from the group, also after the pod's end."""
     out_of_groups = 0
     for _, service, document in used_nodes():
-        before = present(service).fork()
-        record = service.put(document)
-        assert record.needs is not None
-        service.ledger.reservations.put(record, record.needs, "n1")
-        out_of_groups += regrouped(before, present(service))
+        before = service.node().fork()
+        record = service.reserve(document)
+        out_of_groups += regrouped(before, service.node())
         service.ledger.reservations.release(record.uid)
-        assert lie(present(service)) == lie(before)
+        assert lie(service.node()) == lie(before)
     assert out_of_groups > 5
 
 
@@ -88,16 +79,16 @@ def test_a_nominated_pod_does_not_count_for_a_higher_priority(goes: bool) -> Non
     """Its resources and its effect on the memory groups are removed as well."""
     wide = out_of_groups = 0
     for _, service, document in used_nodes():
-        before = present(service).fork()
+        before = service.node().fork()
         service.put({**document, "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
-        with_it = present(service)
+        with_it = service.node()
         assert with_it.memory is not None
         booked = [block for blocks in with_it.memory.allocations.get(_EXPECTED, {}).values() for block in blocks]
         wide += any(block.mask.bit_count() > 1 for block in booked)
         out_of_groups += regrouped(before, with_it)
         if goes:
             service.ledger.drop_pod(_EXPECTED)
-            without = present(service)
+            without = service.node()
         else:
             without = next(service.ledger.node_states.states("n1", {_EXPECTED}))
         assert lie(without) == lie(before)
@@ -109,12 +100,12 @@ def test_a_nominated_pod_that_would_be_refused_leaves_nothing() -> None:
     """Another pod is nominated there during a preemption. A kubelet that refuses the pod keeps its memory groups."""
     traces = 0
     for _, service, document in used_nodes(fits=False):
-        before = present(service).fork()
+        before = service.node().fork()
         refused = before.fork()
         assert not refused.admit(decoded(document)).admitted
         traces += lie(refused) != lie(before)
         service.put({**document, "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
-        assert lie(present(service)) == lie(before)
+        assert lie(service.node()) == lie(before)
         assert lie(next(service.ledger.node_states.states("n1", ()))) == lie(before)
     assert traces > 5
 
@@ -140,9 +131,7 @@ def test_the_order_of_pods_follows_the_last_placement() -> None:
     service = Service()
     service.report(exact(kubelet()))
     service.put(nominated("nominated", "3", 0))
-    reserved = service.put(pod("reserved", "3"))
-    assert reserved.needs is not None
-    service.ledger.reservations.put(reserved, reserved.needs, "n1")
+    service.reserve(pod("reserved", "3"))
     service.report(exact(kubelet(), version="2"))
     service.ledger.reservations.release("uid-reserved")
     service.ledger.drop_pod("uid-reserved")
@@ -153,9 +142,7 @@ def test_a_pod_whose_bind_failed_does_not_count_for_pods_bound_after_it() -> Non
     service = Service()
     service.report(exact(kubelet()))
     for name in ("failed", "bound"):
-        record = service.put(pod(name, "3"))
-        assert record.needs is not None
-        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
+        assert service.assume(pod(name, "3")) == ""
     assert service.free("n1") == [0, 1]
     service.ledger.reservations.forget("uid-failed")
     service.ledger.drop_pod("uid-failed")
@@ -166,12 +153,12 @@ def test_a_bound_pod_that_its_kubelet_will_refuse_leaves_the_traces_that_it_leav
     """Another scheduler has bound the pod. Until the next report the groups are the kubelet's groups of that time."""
     traces = 0
     for _, service, document in used_nodes(fits=False):
-        refused = present(service).fork()
+        refused = service.node().fork()
         before = lie(refused.fork())
         refused.admit(decoded(document))
         service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
         traces += lie(refused) != before
-        assert lie(present(service)) == lie(refused)
+        assert lie(service.node()) == lie(refused)
     assert traces > 5
 
 
@@ -191,4 +178,4 @@ def test_bound_pods_stay_where_they_came_before_an_end() -> None:
         if spec is before:
             service.ledger.drop_pod("uid-ends")
             truth.remove("uid-ends")
-    assert lie(present(service)) == lie(truth)
+    assert lie(service.node()) == lie(truth)

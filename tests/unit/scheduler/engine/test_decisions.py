@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from random import Random
 
 import msgspec
@@ -15,7 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import random_nodes
+from kubelets import pod_of
 from sandbox.judging import Judgement, candidates, judge
+from servers import GPU, server_of
 from topowise import pods
 from topowise_scheduler.engine import Engine, Outcome
 from topowise_scheduler.kubelet import Kubelet
@@ -23,8 +24,6 @@ from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.kubelet.pod import view
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 from topowise_scheduler.shape import PodRequests, Shape
-
-from .conftest import GPU
 
 SOAK = int(os.environ.get("ENGINE_SOAK", "1"))
 NODES, PODS = 12, 5
@@ -89,15 +88,14 @@ def test_verdicts_after_changes_equal_verdicts_of_a_new_engine(seed: int) -> Non
 
 
 @pytest.mark.parametrize("init", [0, 1])
-def test_a_container_with_shared_cpus_votes_by_the_cpus_of_earlier_containers(
-    server_of: Callable[..., Kubelet], pod_of: Callable[..., pods.Pod], init: int
-) -> None:
+def test_a_container_with_shared_cpus_votes_by_the_cpus_of_earlier_containers(init: int) -> None:
     """Only the CPU of the first container makes NUMA node 1, which has the last GPU, the most allocated node."""
     options = {"prefer-most-allocated-numa-node": "true"}
     kubelet = server_of(zones=2, topologyManagerPolicyOptions=options)
     empty = kubelet.fork()
     assert kubelet.admit(pod_of("p", {"cpu": "500m", "memory": "64Mi", GPU: "1"})).admitted
-    pod = pod_of("new", {"cpu": "1", "memory": "64Mi", GPU: "1"}, {"cpu": "1500m", "memory": "1Gi"}, init=init)
+    containers = [{"cpu": "1", "memory": "64Mi", GPU: "1"}, {"cpu": "1500m", "memory": "1Gi"}]
+    pod = pod_of("new", *containers[init:], init=containers[:init])
     engine = Engine()
     engine.put("node", kubelet)
     judgement = judge(engine, PodRequests(pods.needs(pod)))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from sandbox.judging import judge
+from servers import GPU
 from topowise import pods
 from topowise_scheduler.engine import Candidates, Engine, Outcome, node_arrays
 from topowise_scheduler.engine.node_arrays import NodeArrays
@@ -18,8 +19,6 @@ from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Kube
 from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import ranks
 from topowise_scheduler.strategies.tight_fit import TightFit
-
-from .conftest import GPU
 
 POOL = [f"example.com/r{number}" for number in range(90)]
 

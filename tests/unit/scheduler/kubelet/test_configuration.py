@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kubelets import GI, kubelet_of, machine_of, pod_of
 from topowise.errors import ConfigError
 from topowise_scheduler.kubelet import (
     Core,
@@ -18,8 +19,6 @@ from topowise_scheduler.kubelet import (
 )
 from topowise_scheduler.kubelet.configuration import CpuSettings, TopologySettings, settle
 from topowise_scheduler.kubelet.machine import hugepages_resource
-
-from .conftest import GI, KubeletOf, MachineOf, PodOf
 
 
 @pytest.mark.parametrize(
@@ -110,15 +109,13 @@ from .conftest import GI, KubeletOf, MachineOf, PodOf
         ),
     ],
 )
-def test_the_kubelet_does_not_start_with_its_error(
-    machine_of: MachineOf, kubelet_of: KubeletOf, fields: dict[str, Any], problem: str
-) -> None:
+def test_the_kubelet_does_not_start_with_its_error(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(KubeletStartError) as caught:
         kubelet_of(machine_of(4, 4), **fields)
     assert str(caught.value) == problem
 
 
-def test_reserved_cpus_must_be_online_when_a_kubelet_starts(machine_of: MachineOf) -> None:
+def test_reserved_cpus_must_be_online_when_a_kubelet_starts() -> None:
     """A running kubelet may have lost reserved CPUs since its start."""
     config = KubeletConfiguration(reservedSystemCPUs="0,64")
     with pytest.raises(KubeletStartError, match=r"^reserved-cpus: 0,64 is not a subset of online-cpus: 0-15$"):
@@ -126,12 +123,12 @@ def test_reserved_cpus_must_be_online_when_a_kubelet_starts(machine_of: MachineO
     assert settle(config, machine_of(4, 4)).reserved["cpu"] == 2000
 
 
-def test_policy_none_ignores_every_topology_option(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_policy_none_ignores_every_topology_option() -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicyOptions={"max-allowable-numa-nodes": "1"})
     assert kubelet.settings.topology.policy == "none"
 
 
-def test_more_numa_nodes_than_allowed_prevent_the_start(machine_of: MachineOf) -> None:
+def test_more_numa_nodes_than_allowed_prevent_the_start() -> None:
     machine = machine_of(*([1] * 9))
     config = KubeletConfiguration(topologyManagerPolicy="restricted")
     with pytest.raises(KubeletStartError, match="unsupported on machines with more than 8 NUMA Nodes"):
@@ -142,7 +139,7 @@ def test_more_numa_nodes_than_allowed_prevent_the_start(machine_of: MachineOf) -
     assert settle(allowed, machine).topology.policy == "restricted"
 
 
-def test_reserved_cpus_replace_both_amounts_of_cpu(machine_of: MachineOf) -> None:
+def test_reserved_cpus_replace_both_amounts_of_cpu() -> None:
     config = KubeletConfiguration(
         reservedSystemCPUs="0,8",
         systemReserved={"cpu": "500m", "memory": "1Gi"},
@@ -152,18 +149,18 @@ def test_reserved_cpus_replace_both_amounts_of_cpu(machine_of: MachineOf) -> Non
     assert settle(config, machine_of(4, 4)).reserved == {"cpu": 2000, "memory": 6 * GI}
 
 
-def test_an_eviction_share_is_rounded_as_a_float32(machine_of: MachineOf) -> None:
+def test_an_eviction_share_is_rounded_as_a_float32() -> None:
     config = KubeletConfiguration(evictionHard={"memory.available": "10%"})
     assert settle(config, machine_of(4)).reserved == {"memory": 858_993_472}  # 8 GiB / 10 is 858,993,459
 
 
-def test_cpus_are_reserved_by_topology_where_no_set_is_given(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_cpus_are_reserved_by_topology_where_no_set_is_given() -> None:
     kubelet = kubelet_of(machine_of(4, 4), reservedSystemCPUs="", systemReserved={"cpu": "1100m", "memory": "1Gi"})
     assert kubelet.cpu is not None
     assert kubelet.cpu.policy.reserved == 1 << 0 | 1 << 8
 
 
-def test_node_allocatable_is_capacity_minus_reservations(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_node_allocatable_is_capacity_minus_reservations() -> None:
     machine = machine_of(4, 4, hugepages=[{2048: 512}, {2048: 0}])
     assert kubelet_of(machine, maxPods=20).allocatable() == {
         "cpu": 15_000,
@@ -173,9 +170,7 @@ def test_node_allocatable_is_capacity_minus_reservations(machine_of: MachineOf, 
     }
 
 
-def test_thirty_nodes_need_no_masks_with_policy_none(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
+def test_thirty_nodes_need_no_masks_with_policy_none() -> None:
     # GPU memory appears as NUMA nodes. The kubelet cannot enumerate their masks; policy none needs no masks.
     machine = machine_of(4, *([0] * 33))
     kubelet = kubelet_of(machine, memoryManagerPolicy="None")
@@ -199,7 +194,7 @@ def test_a_contradictory_machine_is_refused(nodes: tuple[NumaNode, ...], problem
         Machine(numa=nodes)
 
 
-def test_eight_numa_nodes_are_the_minimum_limit(machine_of: MachineOf) -> None:
+def test_eight_numa_nodes_are_the_minimum_limit() -> None:
     # policy_options.go refuses values below defaultMaxAllowableNUMANodes.
     for limit, starts in (("8", True), ("7", False)):
         config = KubeletConfiguration(
@@ -212,7 +207,7 @@ def test_eight_numa_nodes_are_the_minimum_limit(machine_of: MachineOf) -> None:
                 settle(config, machine_of(4))
 
 
-def test_a_percentage_of_storage_refers_to_the_capacity_of_the_machine(machine_of: MachineOf) -> None:
+def test_a_percentage_of_storage_refers_to_the_capacity_of_the_machine() -> None:
     config = KubeletConfiguration(evictionHard={"nodefs.available": "50%"})
     known = Machine(numa=machine_of(4).numa, ephemeral_storage=10 * GI)
     assert settle(config, known).reserved == {"ephemeral-storage": 5 * GI}
@@ -220,14 +215,14 @@ def test_a_percentage_of_storage_refers_to_the_capacity_of_the_machine(machine_o
     assert settle(everything, machine_of(4)).reserved.get("ephemeral-storage", 0) == 0
 
 
-def test_options_of_policy_none_are_printed_in_the_order_of_a_go_map(machine_of: MachineOf) -> None:
+def test_options_of_policy_none_are_printed_in_the_order_of_a_go_map() -> None:
     config = KubeletConfiguration(cpuManagerPolicyOptions={"strict-cpu-reservation": "true", "align-by-socket": "1"})
     with pytest.raises(KubeletStartError) as caught:
         settle(config, machine_of(4))
     assert str(caught.value).endswith("options=map[align-by-socket:1 strict-cpu-reservation:true]")
 
 
-def test_options_are_off_by_default(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_options_are_off_by_default() -> None:
     settings = kubelet_of(machine_of(4), topologyManagerPolicy="restricted").settings
     assert settings.topology == TopologySettings("restricted", "container")
     assert settings.cpu == CpuSettings(reserved_cpus=1, reserved_milli=1000)
@@ -261,7 +256,7 @@ def test_prefer_closest_needs_distances_of_every_node() -> None:
         settle(config, Machine(numa=nodes))
 
 
-def test_amounts_are_formatted_as_decimal_quantities(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_amounts_are_formatted_as_decimal_quantities() -> None:
     reserved = (MemoryReservation(0, {"memory": 1_500_000}),)
     with pytest.raises(KubeletStartError, match=r'"1500k" of type "memory" is not .* value "2M" determined'):
         kubelet_of(machine_of(4), systemReserved={"cpu": "1", "memory": "2M"}, reservedMemory=reserved)
@@ -271,9 +266,7 @@ def test_amounts_are_formatted_as_decimal_quantities(machine_of: MachineOf, kube
     ("system", "on_nodes"),
     [({"hugepages-2Mi": "0"}, {}), ({}, {"hugepages-2Mi": "0"}), ({"hugepages-2Mi": "0"}, {"hugepages-2Mi": "0"})],
 )
-def test_a_type_with_a_reservation_of_0_may_be_named_once(
-    machine_of: MachineOf, kubelet_of: KubeletOf, system: dict[str, str], on_nodes: dict[str, str]
-) -> None:
+def test_a_type_with_a_reservation_of_0_may_be_named_once(system: dict[str, str], on_nodes: dict[str, str]) -> None:
     kubelet = kubelet_of(
         machine_of(4, hugepages=[{2048: 512}]),
         systemReserved={"cpu": "1", "memory": "1Gi", **system},

@@ -6,15 +6,13 @@ import itertools
 
 import pytest
 
+from kubelets import machine_of
 from topowise import cpuset
 from topowise_scheduler.kubelet import Machine
 from topowise_scheduler.kubelet.cpu_distribution import CpuDistribution, combinations, deviation
 from topowise_scheduler.kubelet.cpu_packing import PLAIN
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
-from topowise_scheduler.kubelet.hints import Refused
 from topowise_scheduler.kubelet.masks import mask_of, members
-
-from .conftest import MachineOf
 
 
 @pytest.mark.parametrize("size", range(1, 6))
@@ -39,56 +37,26 @@ def test_deviation_is_rounded_to_three_decimals_twice() -> None:
     assert deviation([1, 1, 2]) == 0.471
 
 
-def _spelled(machine: Machine, count: int, busy: str = "", group: int = 1) -> str:
+def _distributed(
+    machine: Machine, count: int, *, busy: str = "", width: int = 0, group: int = 1, **changed: bool
+) -> str:
     topology = CpuTopology(machine)
     available = topology.cpus & ~mask_of(cpuset.parse(busy))
-    return cpuset.to_text(members(_distribution(topology, group).take(available, count, 0)))
+    settings = dict.fromkeys(("in_one_socket", "by_hint", "whole_groups", "copies"), False) | changed
+    distribution = CpuDistribution(topology, PLAIN, group=group, **settings)
+    return cpuset.to_text(members(distribution.take(available, count, width)))
 
 
-def _distribution(topology: CpuTopology, group: int, **changed: bool) -> CpuDistribution:
-    settings = dict.fromkeys(("in_one_socket", "by_hint", "whole_groups", "copies"), False)
-    return CpuDistribution(topology, PLAIN, group=group, **(settings | changed))
-
-
-# cpu_assignment.go, takeByTopologyNUMADistributed. Nodes of four cores: 0-3,8-11 and 4-7,12-15; a core is c and c+8.
-@pytest.mark.parametrize(
-    ("count", "busy", "group", "expected"),
-    [
-        pytest.param(8, "", 1, "0-3,8-11", id="one node does, so no second one"),
-        pytest.param(10, "", 1, "0-2,4-6,8-9,12-13", id="five of each"),
-        pytest.param(9, "2-3", 1, "0-1,4-6,8-9,12-13", id="the odd one from where more is left"),
-        pytest.param(10, "3,11", 2, "0-1,4-6,8-9,12-14", id="the last core from where more is left"),
-        pytest.param(4, "3,11,7,15", 2, "0-1,8-9", id="whole cores of one node"),
-        pytest.param(3, "", 2, "0-1,8", id="no whole cores, so packed"),
-    ],
-)
-def test_nodes_give_even_shares_and_the_rest_keeps_the_remainder_even(
-    machine_of: MachineOf, count: int, busy: str, group: int, expected: str
-) -> None:
-    assert _spelled(machine_of(4, 4), count, busy, group) == expected
-
-
-def test_the_fewest_nodes_follow_from_the_average_node(machine_of: MachineOf) -> None:
+def test_the_fewest_nodes_follow_from_the_average_node() -> None:
     # Nine CPUs exceed the average of eight, so two nodes share the CPUs although the first node has ten; full cores
     # make it ten CPUs.
-    assert _spelled(machine_of(5, 3), 9) == "0-2,5-6,8-9,13-14"
-    assert _spelled(machine_of(5, 3), 10, group=2) == "0-2,5-6,8-10,13-14"
+    assert _distributed(machine_of(5, 3), 9) == "0-2,5-6,8-9,13-14"
+    assert _distributed(machine_of(5, 3), 10, group=2) == "0-2,5-6,8-10,13-14"
     # The average of seventeen CPUs is rounded up.
-    assert _spelled(machine_of(9, 8, threads=1), 9) == "0-8"
+    assert _distributed(machine_of(9, 8, threads=1), 9) == "0-8"
 
 
-def test_nodes_that_cannot_give_an_even_share_are_left_out(machine_of: MachineOf) -> None:
-    # Two of three nodes have to allocate five CPUs each; node 0 has only four free CPUs.
-    assert _spelled(machine_of(4, 4, 4), 10, "0-1,12-13") == "4-6,8-10,16-17,20-21"
-
-
-def _distributed(machine: Machine, count: int, *, busy: str = "", width: int = 0, **changed: bool) -> str:
-    topology = CpuTopology(machine)
-    available = topology.cpus & ~mask_of(cpuset.parse(busy))
-    return cpuset.to_text(members(_distribution(topology, 1, **changed).take(available, count, width)))
-
-
-def test_nodes_of_the_same_socket_beat_even_shares_of_two_sockets(machine_of: MachineOf) -> None:
+def test_nodes_of_the_same_socket_beat_even_shares_of_two_sockets() -> None:
     # kubernetes#139778. Nodes of 2, 4 | 4, 2 CPUs, the first busy: two CPUs of each middle node leave equal amounts.
     machine = machine_of(2, 4, 4, 2, threads=1, nodes_per_socket=2)
     assert _distributed(machine, 4, busy="0-1") == "2-3,6-7"
@@ -104,15 +72,8 @@ def test_nodes_of_the_same_socket_beat_even_shares_of_two_sockets(machine_of: Ma
         pytest.param(5, "0-3", id="more than there are"),
     ],
 )
-def test_the_hint_sets_the_minimum_number_of_nodes(machine_of: MachineOf, width: int, expected: str) -> None:
+def test_the_hint_sets_the_minimum_number_of_nodes(width: int, expected: str) -> None:
     # kubernetes#139456
     machine = machine_of(4, 4, 4, 4, threads=1)
     assert _distributed(machine, 4, width=width, by_hint=True) == expected
     assert _distributed(machine, 4, width=width) == "0-3"
-
-
-def test_too_few_cpus_are_refused_before_distribution(machine_of: MachineOf) -> None:
-    with pytest.raises(Refused, match="requested=3, available=2"):
-        _spelled(machine_of(2), 3, "0-1")
-    assert _spelled(machine_of(2), 4) == "0-3"
-    assert _spelled(machine_of(2), 0) == ""

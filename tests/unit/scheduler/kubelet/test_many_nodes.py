@@ -7,6 +7,7 @@ import time
 import msgspec
 import pytest
 
+from kubelets import GI, pod_of
 from topowise import pods
 from topowise.errors import ConfigError
 from topowise_scheduler.kubelet import (
@@ -25,8 +26,6 @@ from topowise_scheduler.kubelet import (
 from topowise_scheduler.kubelet.cpu_manager import CpuManager
 from topowise_scheduler.kubelet.hints import Hint, Hints
 from topowise_scheduler.kubelet.masks import masks_in
-
-from .conftest import GI, PodOf
 
 GPUS = "nvidia.com/gpu"
 POLICIES = ("best-effort", "restricted", "single-numa-node")
@@ -68,7 +67,7 @@ MEMORY: dict[str, object] = {
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("version", ["v1.33.5", "v1.36.2", "v1.38.0"])
-def test_a_pod_is_decided_in_milliseconds_on_34_nodes(pod_of: PodOf, policy: str, version: str) -> None:
+def test_a_pod_is_decided_in_milliseconds_on_34_nodes(policy: str, version: str) -> None:
     kubelet = Kubelet(_grace(), _config(policy, **MEMORY), version=version_of(version))
     kubelet.admit(pod_of("warm", {"cpu": "4", "memory": "1Gi", GPUS: "1"}))
     started = time.process_time()
@@ -77,7 +76,7 @@ def test_a_pod_is_decided_in_milliseconds_on_34_nodes(pod_of: PodOf, policy: str
     assert time.process_time() - started < 0.3
 
 
-def test_a_hint_of_all_nodes_includes_omitted_nodes(pod_of: PodOf) -> None:
+def test_a_hint_of_all_nodes_includes_omitted_nodes() -> None:
     kubelet = Kubelet(_grace(), _config("best-effort"))
     assert len(kubelet.node_ids) == 8
     placed = kubelet.admit(pod_of("p", {"cpu": "500m", "memory": "1Gi"}))
@@ -85,7 +84,7 @@ def test_a_hint_of_all_nodes_includes_omitted_nodes(pod_of: PodOf) -> None:
     assert kubelet.admit(pod_of("two", {"cpu": "100", "memory": "1Gi"})).placements["c0"].numa == (0, 1)
 
 
-def test_memory_of_omitted_nodes_counts(pod_of: PodOf) -> None:
+def test_memory_of_omitted_nodes_counts() -> None:
     kubelet = Kubelet(_grace(memory=96 * GI), _config("best-effort"))
     assert kubelet.allocatable()["memory"] == (2 * 480 + 32 * 96 - 1) * GI
     assert kubelet.devices.positions == {number: number for number in range(8)}
@@ -104,7 +103,7 @@ def _shown(kubelet: Kubelet, admission: Admission) -> Decided:
     return msgspec.structs.replace(admission, rejection=bare), None if mask is None else kubelet.ids(mask)
 
 
-def _lives(machine: Machine, config: KubeletConfiguration, version: str, pod_of: PodOf) -> list[Decided]:
+def _lives(machine: Machine, config: KubeletConfiguration, version: str) -> list[Decided]:
     kubelet = Kubelet(machine, config, version=version_of(version))
     requests = [
         {"cpu": "40", "memory": "100Gi", GPUS: "1"},
@@ -127,21 +126,16 @@ def _lives(machine: Machine, config: KubeletConfiguration, version: str, pod_of:
 @pytest.mark.parametrize("version", ["v1.33.5", "v1.36.2", "v1.38.0"])
 @pytest.mark.parametrize("closest", ["false", "true"])
 def test_omitted_nodes_do_not_change_decisions(
-    pod_of: PodOf,
-    monkeypatch: pytest.MonkeyPatch,
-    policy: str,
-    memory: dict[str, object],
-    version: str,
-    closest: str,
+    monkeypatch: pytest.MonkeyPatch, policy: str, memory: dict[str, object], version: str, closest: str
 ) -> None:
     # Eleven nodes are few enough to be modelled in full.
     machine = _grace(9, distances=True)
     options = {"max-allowable-numa-nodes": "64", "prefer-closest-numa-nodes": closest}
     config = _config(policy, topologyManagerPolicyOptions=options, **memory)
-    shortened = _lives(machine, config, version, pod_of)
+    shortened = _lives(machine, config, version)
     assert len(Kubelet(machine, config).node_ids) == 8
     monkeypatch.setattr(Machine, "modelled", lambda self, *, with_memory: self)
-    assert shortened == _lives(machine, config, version, pod_of)
+    assert shortened == _lives(machine, config, version)
 
 
 def test_too_many_relevant_nodes_for_masks_are_refused() -> None:
@@ -186,7 +180,7 @@ def _machine(nodes: int) -> Machine:
     )
 
 
-def test_the_cost_of_a_pod_is_counted_by_merge_and_manager(pod_of: PodOf) -> None:
+def test_the_cost_of_a_pod_is_counted_by_merge_and_manager() -> None:
     config = _config("restricted", **(MEMORY | {"reservedSystemCPUs": "0"}))
     limits = {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi", GPUS: "1"}
     spent = {}
@@ -201,7 +195,7 @@ def test_the_cost_of_a_pod_is_counted_by_merge_and_manager(pod_of: PodOf) -> Non
     assert spent["v1.35.6"].seconds > 900 > 20 > spent["v1.36.2"].seconds
 
 
-def test_only_an_old_kubelet_enumerates_masks_of_34_nodes(pod_of: PodOf) -> None:
+def test_only_an_old_kubelet_enumerates_masks_of_34_nodes() -> None:
     needs = pods.needs(pod_of("p", {"cpu": "4", "memory": "1Gi", GPUS: "1"}))
     hours = {}
     for version in ("v1.35.6", "v1.36.2"):
@@ -214,7 +208,7 @@ def test_only_an_old_kubelet_enumerates_masks_of_34_nodes(pod_of: PodOf) -> None
 @pytest.mark.parametrize("version", ["v1.35.6", "v1.36.2"])
 @pytest.mark.parametrize("memory", [{}, MEMORY], ids=["cpus-and-devices", "memory-too"])
 def test_omitted_nodes_do_not_change_the_cost(
-    pod_of: PodOf, monkeypatch: pytest.MonkeyPatch, version: str, memory: dict[str, object]
+    monkeypatch: pytest.MonkeyPatch, version: str, memory: dict[str, object]
 ) -> None:
     needs = pods.needs(pod_of("p", {"cpu": "4", "memory": "1Gi", GPUS: "1"}, {"cpu": "80", "memory": "1Gi"}))
 
@@ -230,13 +224,13 @@ def test_omitted_nodes_do_not_change_the_cost(
     assert shortened.combinations == pytest.approx(full.combinations, rel=0.001)
 
 
-def test_policy_none_costs_nothing(pod_of: PodOf) -> None:
+def test_policy_none_costs_nothing() -> None:
     kubelet = Kubelet(_machine(8), _config("none"))
     needs = pods.needs(pod_of("p", {"cpu": "4", "memory": "1Gi"}))
     assert cost.estimate(kubelet, kubelet.view("p", needs)) == cost.Cost()
 
 
-def test_reserved_memory_stays_on_its_node(pod_of: PodOf) -> None:
+def test_reserved_memory_stays_on_its_node() -> None:
     # The reservation of a node is found by its id, independent of omitted nodes.
     nodes = tuple(
         NumaNode(number, 8 * GI if number in (0, 12) else 0, (Core(number, (number,)),) if number in (0, 12) else ())
@@ -277,7 +271,7 @@ def _aligned(machine: Machine) -> CpuManager:
         pytest.param(_sockets((0,), (1,), (2,), (3,), (0,)), id="more sockets than nodes of one"),
     ],
 )
-def test_a_mask_is_aligned_on_as_few_sockets_as_the_smallest_mask(pod_of: PodOf, machine: Machine) -> None:
+def test_a_mask_is_aligned_on_as_few_sockets_as_the_smallest_mask(machine: Machine) -> None:
     manager = _aligned(machine)
     topology = manager.policy.topology
     per_socket = len(topology.numas) // topology.sockets_total
@@ -296,7 +290,7 @@ def test_a_mask_is_aligned_on_as_few_sockets_as_the_smallest_mask(pod_of: PodOf,
             assert bool(hints.preferred >> mask & 1) == (aligned or mask.bit_count() == smallest)
 
 
-def test_alignment_by_socket_takes_milliseconds_on_16_nodes(pod_of: PodOf) -> None:
+def test_alignment_by_socket_takes_milliseconds_on_16_nodes() -> None:
     manager = _aligned(_sockets(*[(node // 4,) for node in range(16)]))
     kubelet = Kubelet(_sockets((0,)), _config("none"))
     started = time.process_time()

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import itertools
 
+from kubelets import GI, kubelet_of, machine_of, pod_of
 from topowise_scheduler.kubelet import MemoryReservation
 from topowise_scheduler.kubelet.hazards import hazards
 from topowise_scheduler.kubelet.masks import members, reaching
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
-
-from .conftest import GI, KubeletOf, MachineOf, PodOf
 
 WIDTH = 1 << 64
 RESERVED = {
@@ -22,9 +21,7 @@ RESERVED = {
 }
 
 
-def test_a_node_below_its_reservation_admits_every_pod(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
+def test_a_node_below_its_reservation_admits_every_pod() -> None:
     kubelet = kubelet_of(
         machine_of(4, 4, threads=1, memory=(16 * GI, GI)), topologyManagerPolicy="single-numa-node", **RESERVED
     )
@@ -38,7 +35,7 @@ def test_a_node_below_its_reservation_admits_every_pod(
     assert kubelet.memory.tables.free["memory"][1] in (-GI, -13 * GI)
 
 
-def test_enough_memory_has_no_hazard(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_enough_memory_has_no_hazard() -> None:
     assert hazards(kubelet_of(machine_of(4, 4, memory=(16 * GI, 2 * GI)), **RESERVED)) == ()
 
 
@@ -49,7 +46,7 @@ def test_sums_wrap_around_as_unsigned_numbers() -> None:
         assert bool(reaching(values, wanted) >> mask & 1) == (unsigned >= wanted), (wanted, mask)
 
 
-def test_the_smallest_set_of_nodes_counts_nodes_that_have_wrapped_around(machine_of: MachineOf) -> None:
+def test_the_smallest_set_of_nodes_counts_nodes_that_have_wrapped_around() -> None:
     nodes = machine_of(1, 1, 1, memory=(4 * GI, GI, 4 * GI)).nodes()
     policy = MemoryPolicy(nodes, [{}, {"memory": 2 * GI}, {}])
     assert policy.smallest_mask({"memory": 6 * GI}) == 1

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import lzma
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kubelets import kubelet_of, machine_of, pod_of
 from sandbox.judging import judge
 from topowise import pods
-from topowise_scheduler import replay
 from topowise_scheduler.engine import Engine, Outcome
 from topowise_scheduler.kubelet import Kubelet, Machine, MemoryReservation, NumaNode
 from topowise_scheduler.kubelet.configuration import TopologySettings
@@ -25,9 +22,6 @@ from topowise_scheduler.kubelet.masks import mask_of, members
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.shape import PodRequests
 
-from .conftest import KubeletOf, MachineOf, PodOf
-
-RECORDED = Path(__file__).parent / "recorded" / "panics.jsonl.xz"
 CLOSEST = {"prefer-closest-numa-nodes": "true"}
 SMALL = {"cpu": "2", "memory": "1Gi"}
 PAGES = {**SMALL, "hugepages-2Mi": "2Mi"}
@@ -43,7 +37,7 @@ def _numbered(machine: Machine, *ids: int, rows: list[list[int]] | None = None) 
     return msgspec.structs.replace(machine, numa=tuple(numa))
 
 
-def _on(kubelet_of: KubeletOf, machine: Machine, policy: str = "restricted", **fields: Any) -> Kubelet:
+def _on(machine: Machine, policy: str = "restricted", **fields: Any) -> Kubelet:
     reserved = (MemoryReservation(machine.numa[0].id, {"memory": "1Gi"}),)
     return kubelet_of(machine, topologyManagerPolicy=policy, reservedMemory=reserved, **fields)
 
@@ -58,11 +52,8 @@ def _judged(kubelet: Kubelet, pod: pods.Pod) -> tuple[Outcome, str]:
 
 @pytest.mark.parametrize("policy", ["best-effort", "restricted"])
 @pytest.mark.parametrize("scope", ["container", "pod"])
-def test_distances_without_an_entry_for_a_numa_id(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, policy: str, scope: str
-) -> None:
+def test_distances_without_an_entry_for_a_numa_id(policy: str, scope: str) -> None:
     kubelet = _on(
-        kubelet_of,
         _numbered(machine_of(4, 4), 0, 2),
         policy,
         topologyManagerScope=scope,
@@ -84,9 +75,9 @@ def test_distances_without_an_entry_for_a_numa_id(
     assert hazards(kubelet) == ("distances",)
 
 
-def test_the_kubelet_panics_only_where_it_compares(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
+def test_the_kubelet_panics_only_where_it_compares() -> None:
     """Only NUMA id 2 has no entry. A pod that fits on a single id has a single best mask and no comparison."""
-    kubelet = _on(kubelet_of, _numbered(machine_of(2, 4), 0, 2), topologyManagerPolicyOptions=CLOSEST)
+    kubelet = _on(_numbered(machine_of(2, 4), 0, 2), topologyManagerPolicyOptions=CLOSEST)
     assert kubelet.admit(pod_of("large", {"cpu": "7", "memory": "1Gi"})).placements["c0"].numa == (2,)
     assert kubelet.admit(pod_of("small", {"cpu": "2", "memory": "1Gi"})).placements["c0"].numa == (0,)
 
@@ -101,16 +92,10 @@ def test_the_kubelet_panics_only_where_it_compares(machine_of: MachineOf, kubele
     ],
 )
 def test_distances_in_range_do_not_panic(
-    machine_of: MachineOf,
-    kubelet_of: KubeletOf,
-    pod_of: PodOf,
-    ids: tuple[int, ...],
-    rows: list[list[int]] | None,
-    policy: str,
-    options: dict[str, str],
+    ids: tuple[int, ...], rows: list[list[int]] | None, policy: str, options: dict[str, str]
 ) -> None:
     machine = _numbered(machine_of(4, 4), *ids, rows=rows)
-    kubelet = _on(kubelet_of, machine, policy, topologyManagerPolicyOptions=options)
+    kubelet = _on(machine, policy, topologyManagerPolicyOptions=options)
     assert hazards(kubelet) == ()
     assert _judged(kubelet, pod_of("p", SMALL)) == (Outcome.FITS, "")
     assert kubelet.admit(pod_of("p", SMALL)).admitted
@@ -128,9 +113,7 @@ def test_the_kubelet_reads_distances_by_numa_id() -> None:
 
 
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])
-def test_a_page_size_missing_on_a_numa_node(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, policy: str
-) -> None:
+def test_a_page_size_missing_on_a_numa_node(policy: str) -> None:
     machine = machine_of(4, 4, hugepages=[{2048: 512}, {}])
     kubelet = kubelet_of(machine, topologyManagerPolicy=policy)
     assert hazards(kubelet) == ("page-sizes",)
@@ -144,9 +127,7 @@ def test_a_page_size_missing_on_a_numa_node(
     assert hazards(kubelet_of(machine_of(4, 4, hugepages=[{2048: 512}, {2048: 0}]), topologyManagerPolicy=policy)) == ()
 
 
-def test_pages_of_init_containers_only_are_checked_on_the_hint(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
+def test_pages_of_init_containers_only_are_checked_on_the_hint() -> None:
     """With scope pod, the hint ignores the pages of init containers (getPodRequestedResources)."""
     fields = {"topologyManagerPolicy": "restricted", "topologyManagerScope": "pod"}
     for pages, admitted in (([{2048: 512}, {}], True), ([{}, {2048: 512}], False)):
@@ -166,15 +147,7 @@ def test_pages_of_init_containers_only_are_checked_on_the_hint(
         ("none", "None", SMALL, True),
     ],
 )
-def test_a_numa_id_beyond_the_masks(
-    machine_of: MachineOf,
-    kubelet_of: KubeletOf,
-    pod_of: PodOf,
-    policy: str,
-    manager: str,
-    limits: dict[str, str],
-    admitted: bool,
-) -> None:
+def test_a_numa_id_beyond_the_masks(policy: str, manager: str, limits: dict[str, str], admitted: bool) -> None:
     """As on POWER9 machines, where NUMA ids of GPU memory start at 252."""
     reserved = {} if manager == "Static" else {"memoryManagerPolicy": "None", "reservedMemory": ()}
     kubelet = kubelet_of(_numbered(machine_of(4, 4), 0, 252), topologyManagerPolicy=policy, **reserved)
@@ -182,38 +155,6 @@ def test_a_numa_id_beyond_the_masks(
     assert _judged(kubelet, pod) == ((Outcome.FITS, "") if admitted else (Outcome.UNRESOLVABLE, WOULD_PANIC))
     assert kubelet.admit(pod).admitted == admitted
     assert ("numa-ids" in hazards(kubelet)) == (policy != "none" or manager == "Static")
-
-
-def test_recorded_panics_and_earlier_admissions() -> None:
-    lines = lzma.decompress(RECORDED.read_bytes()).splitlines()
-    panics = [problem for line in lines for problem in _differences(line)]
-    assert panics == []
-    assert sum(b'"panic"' in line for line in lines) >= 30
-
-
-def _differences(line: bytes) -> list[str]:
-    want = json.loads(line)["result"]
-    scenario = replay.read_scenario(line)
-    node = replay.Replay(scenario)
-    problems = []
-    for number, event in enumerate(scenario.events):
-        result = json.loads(msgspec.json.encode(node.apply(event)))
-        if number < len(want["events"]):
-            expected = want["events"][number]
-            if _comparable(result) != _comparable(expected):
-                problems.append(f"{scenario.id}, event {number}: {result}, recorded {expected}")
-        elif result.get("reason") != WOULD_PANIC:
-            problems.append(f"{scenario.id}, event {number}: {result}, recorded {want['panic']}")
-    return problems
-
-
-def _comparable(event: dict[str, Any]) -> tuple[Any, ...]:
-    """The deterministic part of an event: the kubelet names a random resource among several short resources."""
-    placed = {
-        name: (container["hint"], container.get("cpus")) for name, container in (event.get("containers") or {}).items()
-    }
-    decision = event.get("admitted"), event.get("reason", "")[:5]
-    return (*decision, placed) if event["op"] == "admit" else (event["op"],)
 
 
 class _OutOfRange(Exception):  # noqa: N818 - a panic of the kubelet, not an error

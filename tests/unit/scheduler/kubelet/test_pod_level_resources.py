@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import lzma
-from pathlib import Path
-
 import msgspec
 import pytest
 
-from topowise import pods
-from topowise_scheduler import replay
-from topowise_scheduler.kubelet import Admission, Device, Kubelet
+from kubelets import kubelet_of, machine_of, pod_of
 from topowise_scheduler.kubelet.hints import UNEXPECTED
-from topowise_scheduler.kubelet.pod import view
 from topowise_scheduler.kubelet.restart import restart
 
-from .conftest import GI, KubeletOf, MachineOf, PodOf
-
-RECORDED = Path(__file__).parent / "recorded" / "uneven-pods.jsonl.xz"
 GATE = {"featureGates": {"PodLevelResourceManagers": True}}
-
-
-def _kubelet(machine_of: MachineOf, kubelet_of: KubeletOf, scope: str = "pod", **fields: object) -> Kubelet:
-    return kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node", topologyManagerScope=scope, **fields)
 
 
 def _exclusive(cpus: int) -> dict[str, str]:
     return {"cpu": str(cpus), "memory": f"{cpus}Gi"}
-
-
-def _counts(admission: Admission) -> dict[str, int]:
-    return {name: (placement.cpus or 0).bit_count() for name, placement in admission.placements.items()}
-
-
-def test_without_the_gate_the_pod_gets_no_exclusive_resources(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
-    kubelet = _kubelet(machine_of, kubelet_of)
-    admission = kubelet.admit(pod_of("p", _exclusive(2), level={"cpu": "4", "memory": "4Gi"}))
-    assert (admission.admitted, admission.qos) == (True, "Guaranteed")
-    assert (admission.placements["c0"].cpus, admission.placements["c0"].memory) == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -57,9 +30,7 @@ def test_without_the_gate_the_pod_gets_no_exclusive_resources(
         ("v1.38.0", "PodLevelResourcesNotSupported", "PodLevelResourcesNotSupported"),
     ],
 )
-def test_a_kubelet_without_the_gate_of_pod_level_resources(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, version: str, fits: str, too_large: str
-) -> None:
+def test_a_kubelet_without_the_gate_of_pod_level_resources(version: str, fits: str, too_large: str) -> None:
     gates = {} if version < "v1.32" else {"featureGates": {"PodLevelResources": False}}
     kubelet = kubelet_of(
         machine_of(4, 4), version=version, predicates=True, topologyManagerPolicy="single-numa-node", **gates
@@ -74,7 +45,7 @@ def test_a_kubelet_without_the_gate_of_pod_level_resources(
     assert kubelet.admit(pod_of("plain", {"cpu": "2", "memory": "1Gi"})).admitted
 
 
-def test_a_shortage_comes_before_the_missing_gate(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
+def test_a_shortage_comes_before_the_missing_gate() -> None:
     """The containers' requests count, not those of the pod (SkipPodLevelResources)."""
     kubelet = kubelet_of(machine_of(4, 4), predicates=True, featureGates={"PodLevelResources": False})
     too_much, within = {"cpu": "17", "memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"}
@@ -84,26 +55,7 @@ def test_a_shortage_comes_before_the_missing_gate(machine_of: MachineOf, kubelet
     assert kubelet.admit(other).admitted
 
 
-def test_the_pod_gets_a_bubble_which_its_shared_containers_divide(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
-    kubelet = _kubelet(machine_of, kubelet_of, **GATE)
-    admission = kubelet.admit(pod_of("p", _exclusive(2), {}, {}, level={"cpu": "6", "memory": "6Gi"}))
-    assert _counts(admission) == {"c0": 2, "c1": 4, "c2": 4}
-    assert admission.placements["c1"].cpus == admission.placements["c2"].cpus
-    sizes = {name: [block.size // GI for block in placement.memory] for name, placement in admission.placements.items()}
-    assert sizes == {"c0": [2], "c1": [4], "c2": [4]}
-    assert kubelet.cpu is not None and kubelet.memory is not None
-    assert kubelet.cpu.available.bit_count() == 15 - 6
-    assert kubelet.memory.tables.free["memory"] == [1 * GI, 8 * GI]
-    kubelet.remove("p")
-    assert kubelet.cpu.available.bit_count() == 15
-    assert kubelet.memory.tables.free["memory"] == [7 * GI, 8 * GI]
-
-
-def test_a_restarted_kubelet_allocates_a_second_bubble_and_loses_the_first(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
+def test_a_restarted_kubelet_allocates_a_second_bubble_and_loses_the_first() -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="best-effort", topologyManagerScope="pod", **GATE)
     pod = pod_of("p", _exclusive(2), {}, level={"cpu": "6", "memory": "6Gi"})
     assert kubelet.admit(pod).admitted
@@ -116,24 +68,6 @@ def test_a_restarted_kubelet_allocates_a_second_bubble_and_loses_the_first(
     again = restart(result.node, kubelet.emptied(), [kubelet.view_of(pod)], {})
     assert again.problem is not None
     assert again.file == "cpu_manager_state"
-
-
-def test_a_sidecar_keeps_its_share_and_init_containers_use_the_rest(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
-    kubelet = _kubelet(machine_of, kubelet_of, **GATE)
-    pod = pod_of("p", {}, init=[_exclusive(6), {}], sidecars=[_exclusive(2)], level={"cpu": "6", "memory": "6Gi"})
-    assert _counts(kubelet.admit(pod)) == {"i0": 6, "i1": 6, "s0": 2, "c0": 4}
-
-
-def test_an_empty_shared_pool_fails_the_hint(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
-    admission = _kubelet(machine_of, kubelet_of, **GATE).admit(
-        pod_of("p", _exclusive(4), {}, level={"cpu": "4", "memory": "5Gi"})
-    )
-    assert (admission.reason, admission.message) == (
-        "TopologyAffinityError",
-        "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager",
-    )
 
 
 @pytest.mark.parametrize(
@@ -151,9 +85,7 @@ def test_an_empty_shared_pool_fails_the_hint(machine_of: MachineOf, kubelet_of: 
         ),
     ],
 )
-def test_best_effort_refuses_an_empty_shared_pool_with_its_own_reason(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, level: dict[str, str], message: str
-) -> None:
+def test_best_effort_refuses_an_empty_shared_pool_with_its_own_reason(level: dict[str, str], message: str) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="best-effort", topologyManagerScope="pod", **GATE)
     admission = kubelet.admit(pod_of("p", _exclusive(4), {}, level=level))
     assert (admission.reason, admission.message) == ("EmptyPodSharedPoolError", message)
@@ -161,47 +93,10 @@ def test_best_effort_refuses_an_empty_shared_pool_with_its_own_reason(
     assert kubelet.cpu.available.bit_count() == 15
 
 
-def test_devices_are_not_allocated_for_a_pod_with_a_bubble(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
-    machine = machine_of(4, 4, devices={"x.io/nic": [Device("n0", (0,))]})
-    kubelet = kubelet_of(machine, topologyManagerPolicy="restricted", topologyManagerScope="pod", **GATE)
-    pod = pod_of("p", {**_exclusive(2), "x.io/nic": "1"}, level={"cpu": "2", "memory": "2Gi"})
-    assert kubelet.admit(pod).placements["c0"].devices == {}
-
-
-def test_container_scope_refuses_a_shared_container_without_a_memory_hint(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
-    # The container's request is empty, and so are its hints: no hint is preferred, and there is no default hint.
-    admission = _kubelet(machine_of, kubelet_of, scope="container", **GATE).admit(
-        pod_of("p", _exclusive(2), {}, level={"cpu": "4", "memory": "4Gi"})
-    )
-    assert (admission.reason, admission.rejection.container if admission.rejection else "") == (
-        "UnexpectedAdmissionError",
-        "c1",
-    )
-
-
-def test_a_shared_init_container_gets_the_rest_of_earlier_sidecars(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
-    pod = pod_of("p", {}, init=[{}], sidecars=[_exclusive(2)], level={"cpu": "6", "memory": "6Gi"})
-    first, sidecar = pod.spec.initContainers or ()
-    memory = []
-    for containers in ((first, sidecar), (sidecar, first)):
-        spec = msgspec.structs.replace(pod.spec, initContainers=containers)
-        admission = _kubelet(machine_of, kubelet_of, **GATE).admit(msgspec.structs.replace(pod, spec=spec))
-        memory.append([block.size for block in admission.placements["i0"].memory])
-    assert memory == [[6 * GI], [4 * GI]]
-
-
 @pytest.mark.parametrize(
     ("level", "resource"), [({"cpu": "2", "memory": "3Gi"}, "cpus"), ({"cpu": "3", "memory": "2Gi"}, "memory")]
 )
-def test_sidecars_without_a_rest_for_a_shared_init_container_are_refused(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, level: dict[str, str], resource: str
-) -> None:
+def test_sidecars_without_a_rest_for_a_shared_init_container_are_refused(level: dict[str, str], resource: str) -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="best-effort", topologyManagerScope="pod", **GATE)
     pod = pod_of("p", _exclusive(1), init=[{}], sidecars=[_exclusive(2)], level=level)
     spec = msgspec.structs.replace(pod.spec, initContainers=tuple(reversed(pod.spec.initContainers or ())))
@@ -212,72 +107,9 @@ def test_sidecars_without_a_rest_for_a_shared_init_container_are_refused(
     )
 
 
-def test_a_request_of_a_single_unit_makes_a_container_exclusive_and_0_does_not() -> None:
-    # IsContainerEquivalentQOSGuaranteed: requests of cpu and memory exist and equal the limits.
-    def exclusive(requests: dict[str, int], limits: dict[str, int]) -> bool:
-        container = pods.ContainerNeeds("c0", "app", requests, limits)
-        level = pods.PodLevel({"cpu": 9000, "memory": 9}, {"cpu": 9000, "memory": 9})
-        needs = pods.Needs((container,), {}, "Guaranteed", level)
-        return view("p", needs, pod_level_resource_managers=True).containers[0].memory != {}
-
-    assert exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000, "memory": 1})
-    assert not exclusive({"cpu": 1000, "memory": 0}, {"cpu": 1000, "memory": 0})
-    assert not exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000, "memory": 2})
-    assert not exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000})
-
-
-def test_init_containers_take_no_memory_from_later_containers(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
-    kubelet = _kubelet(machine_of, kubelet_of, **GATE)
-    pod = pod_of("p", {}, init=[_exclusive(6)], sidecars=[_exclusive(2)], level={"cpu": "6", "memory": "6Gi"})
-    placements = kubelet.admit(pod).placements
-    assert {name: [block.size // GI for block in placement.memory] for name, placement in placements.items()} == {
-        "i0": [6],
-        "s0": [2],
-        "c0": [4],
-    }
-
-
-def test_very_little_memory_is_divided_to_the_byte(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
-    kubelet = _kubelet(machine_of, kubelet_of, **GATE)
-    small = {"cpu": "1", "memory": "1"}
-    placements = kubelet.admit(pod_of("p", small, {}, level={"cpu": "2", "memory": "2"})).placements
-    assert [[block.size for block in placements[name].memory] for name in ("c0", "c1")] == [[1], [1]]
-    assert kubelet.admit(pod_of("q", {}, init=[{}], level={"cpu": "2", "memory": "1"})).admitted
-
-
-def test_a_fraction_of_a_byte_in_a_container_fails_the_pod(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
+def test_a_fraction_of_a_byte_in_a_container_fails_the_pod() -> None:
     fraction = {"cpu": "1", "memory": "1500m"}
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="best-effort", topologyManagerScope="pod", **GATE)
     admission = kubelet.admit(pod_of("p", fraction, _exclusive(1), level={"cpu": "2", "memory": "2Gi"}))
     assert admission.rejection is not None
     assert admission.rejection.error == "[memorymanager] failed to represent quantity as int64"
-
-
-def test_pod_level_resources_are_managed_only_with_the_gate() -> None:
-    level = pods.PodLevel({"cpu": 2000, "memory": 2}, {"cpu": 2000, "memory": 2})
-    needs = pods.Needs((pods.ContainerNeeds("c0", "app", {}, {}),), {}, "Guaranteed", level)
-    assert (view("p", needs).by_pod_level, view("p", needs).cpus) == (False, 0)
-    managed = view("p", needs, pod_level_resource_managers=True)
-    assert (managed.by_pod_level, managed.cpus, managed.memory) == (True, 2, {"memory": 2})
-
-
-def test_pods_on_machines_with_uneven_cores_equal_the_recording() -> None:
-    """The static policy takes busy CPUs on such machines, so a container can have CPUs outside the pod's CPUs."""
-    lines = lzma.decompress(RECORDED.read_bytes()).splitlines()
-    assert len(lines) == 2
-    for line in lines:
-        result = json.loads(msgspec.json.encode(replay.replay_scenario(replay.read_scenario(line))))
-        assert [_decision(event) for event in result["events"]] == [
-            _decision(event) for event in json.loads(line)["result"]["events"]
-        ]
-
-
-def _decision(event: dict[str, object]) -> tuple[object, ...]:
-    containers = event.get("containers") or {}
-    assert isinstance(containers, dict)
-    cpus = {name: (container["hint"], container["cpus"]) for name, container in containers.items()}
-    return event["op"], event["uid"], event.get("admitted"), event.get("message"), cpus

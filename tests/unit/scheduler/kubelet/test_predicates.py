@@ -4,64 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from kubelets import kubelet_of, machine_of, pod_of
 from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration
 from topowise_scheduler.kubelet.predicates import shortages
 
-from .conftest import KubeletOf, MachineOf, PodOf
-
-
-def test_burstable_pods_count_with_their_requests(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
-    kubelet = kubelet_of(machine_of(4, 4), static=False, predicates=True)
-    assert kubelet.admit(pod_of("a", {"cpu": "10500m"})).admitted
-    admission = kubelet.admit(pod_of("b", {"cpu": "5", "memory": "20Gi"}))
-    assert (admission.stage, admission.reason) == ("predicate", "OutOfcpu")
-    assert admission.message == ("Node didn't have enough resource: cpu, requested: 5000, used: 10500, capacity: 15000")
-    assert [shortage.reason for shortage in admission.shortages] == ["OutOfcpu", "OutOfmemory"]
-    kubelet.remove("a")
-    assert kubelet.admit(pod_of("b", {"cpu": "5"})).admitted
-
-
-def test_the_number_of_pods_is_limited(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
-    kubelet = kubelet_of(machine_of(4, 4), predicates=True, maxPods=1)
-    assert kubelet.admit(pod_of("a", {})).admitted
-    assert kubelet.admit(pod_of("b", {})).message == (
-        "Node didn't have enough resource: pods, requested: 1, used: 1, capacity: 1"
-    )
-
-
-def test_overhead_is_part_of_the_request(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
-    kubelet = kubelet_of(machine_of(4, 4), predicates=True)
-    assert kubelet.admit(pod_of("a", {"cpu": "14"}, overhead={"cpu": "1500m"})).reason == "OutOfcpu"
-    assert kubelet.admit(pod_of("b", {"cpu": "14"}, overhead={"cpu": "1"})).admitted
-
-
-def test_allocations_of_a_pod_refused_by_a_predicate_are_freed(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
-    kubelet = kubelet_of(machine_of(4, 4), predicates=True)
-    kubelet.admit(pod_of("a", {"cpu": "10500m"}))
-    assert kubelet.cpu is not None
-    before = kubelet.cpu.default
-    assert kubelet.admit(pod_of("b", {"cpu": "5", "memory": "1Gi"})).reason == "OutOfcpu"
-    assert kubelet.cpu.default == before
-
-
-def test_unhealthy_devices_do_not_exclude_a_pod_with_devices(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
-    machine = machine_of(4, 4, devices={"x.io/nic": [Device("n0", (0,)), Device("n1", (0,))]})
-    kubelet = kubelet_of(machine, predicates=True)
-    kubelet.admit(pod_of("a", {"x.io/nic": "1"}))
-    kubelet.report_devices("x.io/nic", [Device("n0", (0,), healthy=False), Device("n1", (0,))])
-    # One device is healthy and two are allocated with this pod, so the capacity counts as two.
-    assert kubelet.allocatable()["x.io/nic"] == 1
-    assert kubelet.admit(pod_of("b", {"x.io/nic": "1"})).admitted
-
 
 @pytest.mark.parametrize(("resource", "admitted"), [("hugepages-2Mi", False), ("x.io/unknown", True)])
-def test_hugepages_must_exist_and_unregistered_devices_need_not(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, resource: str, admitted: bool
-) -> None:
+def test_hugepages_must_exist_and_unregistered_devices_need_not(resource: str, admitted: bool) -> None:
     kubelet = kubelet_of(machine_of(4, 4), predicates=True)
     assert kubelet.admit(pod_of("p", {"cpu": "1", resource: "4Mi"})).admitted is admitted
 
@@ -80,9 +29,7 @@ def test_a_pod_may_take_the_last_place_and_the_last_amount() -> None:
     assert [shortage.resource for shortage in refused] == ["pods", "cpu"]
 
 
-def test_resources_without_known_allocatable_are_not_checked(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
+def test_resources_without_known_allocatable_are_not_checked() -> None:
     machine = machine_of(4, devices={"x.io/nic": [Device("n0", (0,))]})
     settings = kubelet_of(machine, static=False).settings
     known = Kubelet(machine, settings, predicates=True, allocatable={"cpu": 2000})
@@ -91,7 +38,18 @@ def test_resources_without_known_allocatable_are_not_checked(
     assert known.admit(pod_of("c", {"x.io/nic": "1"})).admitted
 
 
-def test_a_kubelet_checks_the_sums_by_default(machine_of: MachineOf, pod_of: PodOf) -> None:
+def test_a_kubelet_checks_the_sums_by_default() -> None:
     config = KubeletConfiguration(maxPods=0)
     assert Kubelet(machine_of(4), config).admit(pod_of("p", {})).reason == "OutOfpods"
     assert Kubelet(machine_of(4), config, predicates=False).admit(pod_of("p", {})).admitted
+
+
+def test_burstable_pods_count_with_their_requests() -> None:
+    kubelet = kubelet_of(machine_of(4, 4), static=False, predicates=True)
+    assert kubelet.admit(pod_of("a", {"cpu": "10500m"})).admitted
+    admission = kubelet.admit(pod_of("b", {"cpu": "5", "memory": "20Gi"}))
+    assert (admission.stage, admission.reason) == ("predicate", "OutOfcpu")
+    assert admission.message == ("Node didn't have enough resource: cpu, requested: 5000, used: 10500, capacity: 15000")
+    assert [shortage.reason for shortage in admission.shortages] == ["OutOfcpu", "OutOfmemory"]
+    kubelet.remove("a")
+    assert kubelet.admit(pod_of("b", {"cpu": "5"})).admitted

@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from kubelets import GI, kubelet_of, machine_of, pod_of
 from state_problems import cpu_state_problem, memory_state_problem
 from topowise import cpuset
 from topowise.start_check import cpu_problem, memory_problem
 from topowise_scheduler.kubelet import Kubelet, KubeletConfiguration, Machine, MemoryReservation, NumaNode
 from topowise_scheduler.kubelet.masks import members
-
-from .conftest import GI, KubeletOf, MachineOf, PodOf
 
 
 def _spelled(cpus: int) -> str:
@@ -68,7 +67,7 @@ def _memory_state(kubelet: Kubelet) -> bytes:
 
 
 @pytest.fixture
-def busy(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> Kubelet:
+def busy() -> Kubelet:
     """Two NUMA nodes of four cores and 8 GiB, a pod on both nodes, a shared pod, and a finished init container."""
     machine = machine_of(4, 4, hugepages=[{2048: 512}, {2048: 512}])
     kubelet = kubelet_of(machine, topologyManagerPolicy="best-effort")
@@ -84,7 +83,7 @@ def test_a_kubelet_restarts_with_its_own_state_files(busy: Kubelet) -> None:
     assert memory_state_problem(busy, _memory_state(busy)) is None
 
 
-def test_an_empty_machine_starts_again_too(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_an_empty_machine_starts_again_too() -> None:
     strict = kubelet_of(machine_of(4), cpuManagerPolicyOptions={"strict-cpu-reservation": "true"})
     assert cpu_state_problem(strict, _cpu_state(strict)) is None
     assert memory_state_problem(strict, _memory_state(strict)) is None
@@ -92,7 +91,7 @@ def test_an_empty_machine_starts_again_too(machine_of: MachineOf, kubelet_of: Ku
     assert memory_state_problem(strict, b'{"policyName":"Static","machineState":{}}') is None
 
 
-def test_a_policy_that_was_changed_is_refused(busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_a_policy_that_was_changed_is_refused(busy: Kubelet) -> None:
     off = kubelet_of(machine_of(4, 4), static=False)
     problem = cpu_state_problem(off, _cpu_state(busy))
     assert problem is not None
@@ -107,32 +106,28 @@ def test_a_policy_that_was_changed_is_refused(busy: Kubelet, machine_of: Machine
     assert memory_state_problem(off, b'{"policyName":"None"}') is None
 
 
-def _changed(busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf, **fields: Any) -> Kubelet:
+def _changed(busy: Kubelet, **fields: Any) -> Kubelet:
     machine = machine_of(4, 4, hugepages=[{2048: 512}, {2048: 512}])
     return kubelet_of(machine, topologyManagerPolicy="best-effort", **fields)
 
 
-def test_newly_reserved_but_allocated_cpus_are_reported(
-    busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf
-) -> None:
-    after = _changed(busy, machine_of, kubelet_of, reservedSystemCPUs="0,1", systemReserved={"memory": "1Gi"})
+def test_newly_reserved_but_allocated_cpus_are_reported(busy: Kubelet) -> None:
+    after = _changed(busy, reservedSystemCPUs="0,1", systemReserved={"memory": "1Gi"})
     problem = cpu_state_problem(after, _cpu_state(busy))
     assert problem is not None
     assert problem.error.startswith('not all reserved cpus: "0-1" are present in defaultCpuSet: "0')
     assert problem.detail == "1 is held by a container"
 
 
-def test_strict_reservation_needs_new_state_files(busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
-    after = _changed(busy, machine_of, kubelet_of, cpuManagerPolicyOptions={"strict-cpu-reservation": "true"})
+def test_strict_reservation_needs_new_state_files(busy: Kubelet) -> None:
+    after = _changed(busy, cpuManagerPolicyOptions={"strict-cpu-reservation": "true"})
     problem = cpu_state_problem(after, _cpu_state(busy))
     assert problem is not None
     assert problem.error.startswith('some of strictly reserved cpus: "0" are present in defaultCpuSet: "0')
 
 
 @pytest.mark.parametrize(("cores", "detail"), [((4, 3), "14-15 went"), ((4, 5), "16-17 came")])
-def test_added_and_removed_cpus_are_named(
-    machine_of: MachineOf, kubelet_of: KubeletOf, cores: tuple[int, int], detail: str
-) -> None:
+def test_added_and_removed_cpus_are_named(cores: tuple[int, int], detail: str) -> None:
     before, after = (kubelet_of(machine_of(sum(count), threads=2)) for count in ((4, 4), cores))
     problem = cpu_state_problem(after, _cpu_state(before))
     assert problem is not None
@@ -204,8 +199,8 @@ def test_a_contradictory_state_is_reported(busy: Kubelet, path: tuple[str, ...],
     assert problem.detail.startswith(detail)
 
 
-def test_moved_reserved_memory_is_reported(busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
-    after = _changed(busy, machine_of, kubelet_of, reservedMemory=(MemoryReservation(1, {"memory": "1Gi"}),))
+def test_moved_reserved_memory_is_reported(busy: Kubelet) -> None:
+    after = _changed(busy, reservedMemory=(MemoryReservation(1, {"memory": "1Gi"}),))
     problem = memory_state_problem(after, _memory_state(busy))
     assert problem is not None
     assert problem.detail == f"node 0, memory: system reserved {GI}, now 0"
@@ -250,7 +245,7 @@ def test_assignments_need_a_machine() -> None:
     assert problem.error == "[memorymanager] machine state can not be empty when it has memory assignments"
 
 
-def test_nodes_that_the_model_omits_may_be_in_the_file(machine_of: MachineOf) -> None:
+def test_nodes_that_the_model_omits_may_be_in_the_file() -> None:
     bare = tuple(NumaNode(number, 0) for number in range(1, 34))
     machine = Machine(numa=(*machine_of(4).numa, *bare))
     options = {"max-allowable-numa-nodes": "64"}

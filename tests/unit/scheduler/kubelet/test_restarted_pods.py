@@ -5,19 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from kubelets import kubelet_of, machine_of, pod_of
 from topowise_scheduler import replay
 from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration, MemoryReservation, version_of
 from topowise_scheduler.kubelet.hints import SMT_ALIGNMENT, UNEXPECTED, WOULD_PANIC
 from topowise_scheduler.kubelet.restart import CPU_FILE, MEMORY_FILE, Restart, restart
-
-from .conftest import KubeletOf, MachineOf, PodOf
 
 NIC = "x.io/nic"
 NICS = [Device(f"n{number}", (number % 2,)) for number in range(4)]
 
 
 @pytest.fixture
-def busy(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> Kubelet:
+def busy() -> Kubelet:
     """Two NUMA nodes with two devices each, and a pod with two CPUs and a device."""
     kubelet = kubelet_of(machine_of(4, 4, devices={NIC: NICS}), topologyManagerPolicy="single-numa-node")
     assert kubelet.admit(pod_of("p", {"cpu": "2", "memory": "1Gi", NIC: 1})).admitted
@@ -46,9 +45,7 @@ def test_a_container_that_does_not_run_needs_its_device_plugin(busy: Kubelet) ->
     assert _refusals(_again(busy, running=(), first=True)) == []
 
 
-def test_an_ended_init_container_with_a_device_refuses_its_running_pod(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
+def test_an_ended_init_container_with_a_device_refuses_its_running_pod() -> None:
     kubelet = kubelet_of(machine_of(4, 4, devices={NIC: NICS}), topologyManagerPolicy="restricted")
     assert kubelet.admit(pod_of("p", {"cpu": "2", "memory": "1Gi"}, init=[{NIC: 1}])).admitted
     kubelet.start("p")
@@ -67,7 +64,7 @@ def test_a_device_that_is_unhealthy_or_gone_refuses_its_container(busy: Kubelet,
     assert _refusals(_again(busy)) == []
 
 
-def test_before_1_34_an_unlisted_device_has_no_numa_node(machine_of: MachineOf, pod_of: PodOf) -> None:
+def test_before_1_34_an_unlisted_device_has_no_numa_node() -> None:
     """In a value of Go's map an absent device has no topology; as a pointer it is nil."""
     config = KubeletConfiguration(topologyManagerPolicy="best-effort")
     old = Kubelet(machine_of(4, 4, devices={NIC: NICS}), config, version=version_of("v1.33.5"))
@@ -81,9 +78,7 @@ def test_before_1_34_an_unlisted_device_has_no_numa_node(machine_of: MachineOf, 
     assert "previously allocated devices are no longer healthy" in refused.message
 
 
-def test_full_pcpus_only_counts_free_cores_before_it_finds_the_cpus(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
+def test_full_pcpus_only_counts_free_cores_before_it_finds_the_cpus() -> None:
     options = {"full-pcpus-only": "true"}
     kubelet = kubelet_of(machine_of(4, 4), cpuManagerPolicyOptions=options, topologyManagerPolicy="restricted")
     for uid in ("p", "q"):
@@ -113,9 +108,7 @@ def test_ended_pods_are_released_after_the_restart(busy: Kubelet) -> None:
         ({"topologyManagerPolicy": "best-effort", "topologyManagerScope": "pod"}, ""),
     ],
 )
-def test_a_changed_configuration_needs_new_state_files(
-    busy: Kubelet, machine_of: MachineOf, kubelet_of: KubeletOf, fields: dict[str, str], file: str
-) -> None:
+def test_a_changed_configuration_needs_new_state_files(busy: Kubelet, fields: dict[str, str], file: str) -> None:
     machine = machine_of(4, 4, devices={NIC: NICS})
     after = kubelet_of(machine, **{"topologyManagerPolicy": "single-numa-node", **fields})
     result = restart(busy, after, [active.pod for active in busy.active.values() if active.pod], {"p": ("c0",)})
@@ -127,9 +120,7 @@ def test_a_changed_configuration_needs_new_state_files(
 @pytest.mark.parametrize(
     ("version", "starts"), [("v1.36.2", True), *((f"v1.{minor}.0+7cf4c05", False) for minor in range(32, 37))]
 )
-def test_a_kubelet_of_openshift_does_not_start_again_with_strict_reservation(
-    machine_of: MachineOf, version: str, starts: bool
-) -> None:
+def test_a_kubelet_of_openshift_does_not_start_again_with_strict_reservation(version: str, starts: bool) -> None:
     config = KubeletConfiguration(
         cpuManagerPolicy="static",
         reservedSystemCPUs="0",
@@ -140,9 +131,7 @@ def test_a_kubelet_of_openshift_does_not_start_again_with_strict_reservation(
     assert (result.problem is None) == starts
 
 
-def test_pod_level_state_files_are_unreadable_without_the_gate(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
+def test_pod_level_state_files_are_unreadable_without_the_gate() -> None:
     gate = {"featureGates": {"PodLevelResourceManagers": True}}
     kubelet = kubelet_of(machine_of(4), topologyManagerPolicy="restricted", **gate)
     assert kubelet.admit(pod_of("p", {"cpu": "2", "memory": "1Gi"})).admitted
@@ -153,9 +142,7 @@ def test_pod_level_state_files_are_unreadable_without_the_gate(
 
 
 @pytest.mark.parametrize(("admitted_with_gate", "file"), [(True, MEMORY_FILE), (False, "")])
-def test_each_manager_writes_the_form_of_pods_at_its_own_change(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, admitted_with_gate: bool, file: str
-) -> None:
+def test_each_manager_writes_the_form_of_pods_at_its_own_change(admitted_with_gate: bool, file: str) -> None:
     """Without exclusive CPUs only `memory_manager_state` has changed since the gate was turned on."""
     config = KubeletConfiguration(
         topologyManagerPolicy="none",

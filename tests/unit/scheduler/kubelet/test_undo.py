@@ -7,9 +7,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kubelets import GI, kubelet_of, machine_of, pod_of, state_of
 from topowise_scheduler.kubelet import Device, Kubelet, MemoryBlock, Placement
-
-from .conftest import GI, KubeletOf, MachineOf, PodOf, StateOf
 
 _container = st.fixed_dictionaries(
     {"cpu": st.sampled_from(("1", "2", "3", "5", "500m")), "memory": st.sampled_from(("1Gi", "3Gi", "9Gi"))},
@@ -33,7 +32,7 @@ _policies = st.fixed_dictionaries(
 _slow_fixtures = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
-def _node(machine_of: MachineOf, kubelet_of: KubeletOf, policies: dict[str, str]) -> Kubelet:
+def _node(policies: dict[str, str]) -> Kubelet:
     devices = {"x.io/nic": [Device(f"n{number}", (number % 2,)) for number in range(5)]}
     machine = machine_of(4, 4, hugepages=[{2048: 512}, {2048: 512}], devices=devices)
     return kubelet_of(machine, predicates=True, **policies)
@@ -41,10 +40,8 @@ def _node(machine_of: MachineOf, kubelet_of: KubeletOf, policies: dict[str, str]
 
 @given(_pods, _policies)
 @_slow_fixtures
-def test_removing_the_only_pods_restores_the_empty_node(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf, drawn: Any, policies: dict[str, str]
-) -> None:
-    kubelet = _node(machine_of, kubelet_of, policies)
+def test_removing_the_only_pods_restores_the_empty_node(drawn: Any, policies: dict[str, str]) -> None:
+    kubelet = _node(policies)
     empty = state_of(kubelet)
     for apps, init, sidecars in drawn:
         kubelet.admit(pod_of("p", *apps, init=init, sidecars=sidecars))
@@ -54,10 +51,8 @@ def test_removing_the_only_pods_restores_the_empty_node(
 
 @given(_pods, _policies)
 @_slow_fixtures
-def test_an_emptied_copy_is_the_empty_node(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf, drawn: Any, policies: dict[str, str]
-) -> None:
-    kubelet = _node(machine_of, kubelet_of, policies)
+def test_an_emptied_copy_is_the_empty_node(drawn: Any, policies: dict[str, str]) -> None:
+    kubelet = _node(policies)
     empty, capacity = state_of(kubelet), dict(kubelet.capacity)
     for number, (apps, init, sidecars) in enumerate(drawn):
         kubelet.admit(pod_of(f"p{number}", *apps, init=init, sidecars=sidecars))
@@ -72,10 +67,8 @@ def test_an_emptied_copy_is_the_empty_node(
 
 @given(_pods, _policies)
 @_slow_fixtures
-def test_a_refused_pod_leaves_no_trace(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf, drawn: Any, policies: dict[str, str]
-) -> None:
-    kubelet = _node(machine_of, kubelet_of, policies)
+def test_a_refused_pod_leaves_no_trace(drawn: Any, policies: dict[str, str]) -> None:
+    kubelet = _node(policies)
     for number, (apps, init, sidecars) in enumerate(drawn):
         before = state_of(kubelet)
         if kubelet.admit(pod_of(f"p{number}", *apps, init=init, sidecars=sidecars)).admitted:
@@ -91,10 +84,8 @@ def test_a_refused_pod_leaves_no_trace(
 
 @given(_pods, _policies)
 @_slow_fixtures
-def test_a_fork_decides_the_same_and_does_not_change_its_origin(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf, drawn: Any, policies: dict[str, str]
-) -> None:
-    kubelet = _node(machine_of, kubelet_of, policies)
+def test_a_fork_decides_the_same_and_does_not_change_its_origin(drawn: Any, policies: dict[str, str]) -> None:
+    kubelet = _node(policies)
     for number, (apps, init, sidecars) in enumerate(drawn):
         before = state_of(kubelet)
         pod = pod_of(f"p{number}", *apps, init=init, sidecars=sidecars)
@@ -107,10 +98,8 @@ def test_a_fork_decides_the_same_and_does_not_change_its_origin(
         assert kubelet.admit(pod) == tried
 
 
-def test_a_second_admission_reuses_nothing_of_the_first(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
-) -> None:
-    kubelet = _node(machine_of, kubelet_of, {"topologyManagerPolicy": "single-numa-node"})
+def test_a_second_admission_reuses_nothing_of_the_first() -> None:
+    kubelet = _node({"topologyManagerPolicy": "single-numa-node"})
     init = {"cpu": "5", "memory": "1Gi", "x.io/nic": "2"}
     assert not kubelet.admit(pod_of("p", {"cpu": "8", "memory": "1Gi"}, init=[init])).admitted
     # Now node 0 is full; reusable resources of the init container there would exclude the pod from node 1.
@@ -119,10 +108,8 @@ def test_a_second_admission_reuses_nothing_of_the_first(
     assert placed.placements["c0"].numa == (1,)
 
 
-def test_reported_allocations_are_booked_and_released(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf
-) -> None:
-    kubelet = _node(machine_of, kubelet_of, {"topologyManagerPolicy": "single-numa-node"})
+def test_reported_allocations_are_booked_and_released() -> None:
+    kubelet = _node({"topologyManagerPolicy": "single-numa-node"})
     empty = state_of(kubelet)
     placement = Placement(
         kind="app",
@@ -150,7 +137,7 @@ def test_reported_allocations_are_booked_and_released(
     assert table.names(kubelet.devices.free("x.io/nic")) == ("n0", "n1", "n2", "n3", "n4")
 
 
-def test_unknown_pods_change_nothing(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_unknown_pods_change_nothing() -> None:
     kubelet = kubelet_of(machine_of(4, 4))
     assert not kubelet.start("nobody")
     assert not kubelet.remove("nobody")

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kubelets import machine_of, pod_of
 from topowise import kubeletconfig, pods
 from topowise.feature_gates import GATES
 from topowise_scheduler.kubelet import Kubelet, KubeletConfiguration, KubeletStartError, Machine, version_of
@@ -15,8 +16,6 @@ from topowise_scheduler.kubelet.configuration import Evidence, settle
 from topowise_scheduler.kubelet.hints import NEVER_ENDS
 from topowise_scheduler.kubelet.policy_options import OPTIONS
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, behaviour_of
-
-from .conftest import MachineOf, PodOf
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_openshift_has_its_own_changes() -> None:
 
 
 @pytest.mark.parametrize("minor", range(28, 37))
-def test_every_openshift_compares_all_cpus_and_ignores_unknown_gates(machine_of: MachineOf, minor: int) -> None:
+def test_every_openshift_compares_all_cpus_and_ignores_unknown_gates(minor: int) -> None:
     """Read in the branches of 4.15 to 4.23 and of 5.0 to 5.2."""
     upstream, openshift = version_of(f"v1.{minor}.0"), version_of(f"v1.{minor}.0+7cf4c05")
     assert (upstream.behaviour.strict_state_needs_all_cpus, openshift.behaviour.strict_state_needs_all_cpus) == (
@@ -140,7 +139,7 @@ def test_every_openshift_compares_all_cpus_and_ignores_unknown_gates(machine_of:
 
 
 @pytest.mark.parametrize("evidence", ["none", "options", "runs"])
-def test_an_ignored_gate_has_no_effect(machine_of: MachineOf, evidence: Evidence) -> None:
+def test_an_ignored_gate_has_no_effect(evidence: Evidence) -> None:
     """The memory manager has no gate any more, and pod-level resources have none yet."""
     fields: dict[str, Any] = {
         "memoryManagerPolicy": "Static",
@@ -154,7 +153,7 @@ def test_an_ignored_gate_has_no_effect(machine_of: MachineOf, evidence: Evidence
     assert not settle(gates, machine_of(4), version_of("v1.31.2+7cf4c05"), evidence).pod_level_resources
 
 
-def test_a_locked_gate_cannot_be_disabled_in_openshift(machine_of: MachineOf) -> None:
+def test_a_locked_gate_cannot_be_disabled_in_openshift() -> None:
     gates = {"SidecarContainers": False}
     assert "feature is locked to true" in _starts(machine_of(4), "v1.33.0+7cf4c05", "none", featureGates=gates)
 
@@ -180,7 +179,7 @@ ALPHA_OFF = 'new static policy error: CPU Manager Policy Alpha-level Options not
 
 
 @pytest.mark.parametrize("minor", [row.minor for row in ROWS])
-def test_an_alpha_option_needs_its_gate_in_every_version(machine_of: MachineOf, minor: int) -> None:
+def test_an_alpha_option_needs_its_gate_in_every_version(minor: int) -> None:
     fields = _cpu_options(align_by_socket="true")
     refused = ALPHA_OFF.format("align-by-socket")
     machine, version = machine_of(4, 4), f"v1.{minor}.0"
@@ -194,7 +193,7 @@ def test_an_alpha_option_needs_its_gate_in_every_version(machine_of: MachineOf, 
     assert {_starts(machine, version, evidence, **fields, **off) for evidence in evidences} == {refused}
 
 
-def test_a_beta_option_needs_its_gate_left_on(machine_of: MachineOf) -> None:
+def test_a_beta_option_needs_its_gate_left_on() -> None:
     fields = _cpu_options(distribute_cpus_across_numa="true")
     machine = machine_of(4, 4)
     assert _starts(machine, "v1.32.0", "none", **fields) == ALPHA_OFF.format("distribute-cpus-across-numa")
@@ -231,9 +230,7 @@ def test_a_beta_option_needs_its_gate_left_on(machine_of: MachineOf) -> None:
         ("v1.36.0", {"GracefulNodeShutdown": True}, ""),
     ],
 )
-def test_gates_are_known_only_in_their_versions(
-    machine_of: MachineOf, version: str, gates: dict[str, bool], problem: str
-) -> None:
+def test_gates_are_known_only_in_their_versions(version: str, gates: dict[str, bool], problem: str) -> None:
     expected = f"failed to set feature gates from initial flags-based config: {problem}" if problem else ""
     assert _starts(machine_of(4), version, "none", featureGates=gates) == expected
     # If the kubelet runs, the version is in doubt instead.
@@ -254,7 +251,7 @@ def test_gates_are_known_only_in_their_versions(
         (37, {"PodLevelResourceManagers": True}, True),
     ],
 )
-def test_a_beta_gate_may_be_off(machine_of: MachineOf, minor: int, gates: dict[str, bool], on: bool) -> None:
+def test_a_beta_gate_may_be_off(minor: int, gates: dict[str, bool], on: bool) -> None:
     for evidence in ("none", "runs"):
         settings = settle(
             KubeletConfiguration(featureGates=gates), machine_of(4), version_of(f"v1.{minor}.0"), evidence
@@ -262,7 +259,7 @@ def test_a_beta_gate_may_be_off(machine_of: MachineOf, minor: int, gates: dict[s
         assert settings.pod_level_resource_managers is on
 
 
-def test_all_options_together_had_a_gate(machine_of: MachineOf) -> None:
+def test_all_options_together_had_a_gate() -> None:
     machine = machine_of(4)
     cpu = _cpu_options(full_pcpus_only="true") | {"featureGates": {"CPUManagerPolicyOptions": False}}
     assert _starts(machine, "v1.32.0", "none", **cpu) == (
@@ -279,7 +276,7 @@ def test_all_options_together_had_a_gate(machine_of: MachineOf) -> None:
     )
 
 
-def test_the_memory_manager_could_be_disabled_with_any_policy(machine_of: MachineOf) -> None:
+def test_the_memory_manager_could_be_disabled_with_any_policy() -> None:
     fields = {"memoryManagerPolicy": "Static", "featureGates": {"MemoryManager": False}}
     assert settle(KubeletConfiguration(**fields), machine_of(4), version_of("v1.31.0"), "none").reserved_memory is None
 
@@ -288,7 +285,7 @@ def test_the_memory_manager_could_be_disabled_with_any_policy(machine_of: Machin
     ("option", "value"),
     [("prefer-most-allocated-numa-node", "true"), ("numa-allocation-strategy", "most-allocated")],
 )
-def test_a_draft_is_an_option_only_if_a_kubelet_runs_with_it(option: str, value: str, machine_of: MachineOf) -> None:
+def test_a_draft_is_an_option_only_if_a_kubelet_runs_with_it(option: str, value: str) -> None:
     fields = {"topologyManagerPolicy": "single-numa-node", "topologyManagerPolicyOptions": {option: value}}
     for version in ("v1.30.0", "v1.36.2", "v1.38.0"):
         unknown = f'unknown Topology Manager Policy option: "{option}"'
@@ -301,7 +298,7 @@ def test_a_draft_is_an_option_only_if_a_kubelet_runs_with_it(option: str, value:
 
 
 @pytest.mark.parametrize(("value", "why"), [("least-allocated", "not modelled"), ("true", "expected none, most")])
-def test_a_strategy_that_is_not_modelled_is_refused(value: str, why: str, machine_of: MachineOf) -> None:
+def test_a_strategy_that_is_not_modelled_is_refused(value: str, why: str) -> None:
     options = {"topologyManagerPolicyOptions": {"numa-allocation-strategy": value}}
     with pytest.raises(KubeletStartError, match=f"numa-allocation-strategy.*{value}.*{why}"):
         settle(KubeletConfiguration(topologyManagerPolicy="single-numa-node", **options), machine_of(4))
@@ -310,7 +307,7 @@ def test_a_strategy_that_is_not_modelled_is_refused(value: str, why: str, machin
     assert not settings.topology.prefer_most_allocated
 
 
-def test_a_running_kubelet_may_have_an_option_of_a_later_version(machine_of: MachineOf) -> None:
+def test_a_running_kubelet_may_have_an_option_of_a_later_version() -> None:
     fields = _cpu_options(strict_cpu_reservation="true")
     unknown = 'new static policy error: unknown CPU Manager Policy option: "strict-cpu-reservation"'
     assert _starts(machine_of(4), "v1.31.0", "options", **fields) == unknown
@@ -322,7 +319,7 @@ def test_a_running_kubelet_may_have_an_option_of_a_later_version(machine_of: Mac
 HANGS = {"full-pcpus-only": "true", "distribute-cpus-across-numa": "true"}
 
 
-def _halved_cores(machine_of: MachineOf, version: str) -> Kubelet:
+def _halved_cores(version: str) -> Kubelet:
     """Four nodes of three cores (c and c+12 are a core), with half of some cores reserved."""
     config = KubeletConfiguration(
         **STATIC | {"reservedSystemCPUs": "0,3,6,9-10,18,21", "cpuManagerPolicyOptions": HANGS}
@@ -331,8 +328,8 @@ def _halved_cores(machine_of: MachineOf, version: str) -> Kubelet:
 
 
 @pytest.mark.parametrize("version", ["v1.28.0", "v1.36.2", "v1.37.0"])
-def test_an_admission_that_would_never_end_is_refused(machine_of: MachineOf, pod_of: PodOf, version: str) -> None:
-    kubelet = _halved_cores(machine_of, version)
+def test_an_admission_that_would_never_end_is_refused(version: str) -> None:
+    kubelet = _halved_cores(version)
     free = kubelet.cpu.available if kubelet.cpu is not None else 0
     refused = kubelet.admit(pod_of("p", {"cpu": "14", "memory": "1Gi"}))
     assert (refused.admitted, refused.reason, refused.stage) == (False, NEVER_ENDS, "topology")
@@ -344,11 +341,11 @@ def test_an_admission_that_would_never_end_is_refused(machine_of: MachineOf, pod
     assert kubelet.admit(pod_of("small", {"cpu": "2", "memory": "1Gi"})).admitted
 
 
-def test_the_admission_ends_since_1_38(machine_of: MachineOf, pod_of: PodOf) -> None:
-    assert _halved_cores(machine_of, "v1.38.0").admit(pod_of("p", {"cpu": "14", "memory": "1Gi"})).admitted
+def test_the_admission_ends_since_1_38() -> None:
+    assert _halved_cores("v1.38.0").admit(pod_of("p", {"cpu": "14", "memory": "1Gi"})).admitted
 
 
-def test_sidecars_are_refused_while_their_gate_is_off(machine_of: MachineOf, pod_of: PodOf) -> None:
+def test_sidecars_are_refused_while_their_gate_is_off() -> None:
     pod = pod_of("p", {"cpu": "1", "memory": "1Gi"}, sidecars=[{"cpu": "1", "memory": "1Gi"}])
     for version, gates, admitted in (
         ("v1.28.0", {}, False),
@@ -364,7 +361,7 @@ def test_sidecars_are_refused_while_their_gate_is_off(machine_of: MachineOf, pod
             assert decided.message == 'Init container "s0" may not have a non-default restartPolicy'
 
 
-def test_an_unknown_resource_of_an_init_container_excluded_a_pod(machine_of: MachineOf, pod_of: PodOf) -> None:
+def test_an_unknown_resource_of_an_init_container_excluded_a_pod() -> None:
     def admitted(version: str, pod: pods.Pod) -> bool:
         return Kubelet(machine_of(4), KubeletConfiguration(), version=version_of(version)).admit(pod).admitted
 
@@ -374,6 +371,6 @@ def test_an_unknown_resource_of_an_init_container_excluded_a_pod(machine_of: Mac
     assert [admitted(version, of_app) for version in ("v1.30.0", "v1.31.0")] == [True, True]
 
 
-def test_usage_of_an_unknown_resource_does_not_matter(machine_of: MachineOf, pod_of: PodOf) -> None:
+def test_usage_of_an_unknown_resource_does_not_matter() -> None:
     kubelet = Kubelet(machine_of(4), KubeletConfiguration(), version=version_of("v1.30.0"))
     assert all(kubelet.admit(pod_of(f"p{number}", {"x.io/none": "1"})).admitted for number in range(2))

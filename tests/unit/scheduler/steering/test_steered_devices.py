@@ -106,4 +106,4 @@ def test_a_reservation_has_the_devices_of_the_chosen_numa_node() -> None:
     record = service.put(wanting())
     assert record.needs is not None
     service.ledger.reservations.put(record, record.needs, "n1")
-    assert service.kubelet("n1").placements(record.uid)["c"].numa == (1,)
+    assert service.node("n1").placements(record.uid)["c"].numa == (1,)

@@ -1,12 +1,11 @@
-"""Typical servers, and pods for the servers."""
+"""Typical servers with GPUs, and requests of pods for the servers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytest
-
+from kubelets import GI, pod_of
 from topowise import pods
 from topowise_scheduler.kubelet import (
     Core,
@@ -21,15 +20,10 @@ from topowise_scheduler.kubelet import (
 )
 from topowise_scheduler.shape import PodRequests
 
-GI = 1 << 30
 GPU = "nvidia.com/gpu"
 
-ServerOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
-RequestsOf = Callable[..., PodRequests]
 
-
-def _server(
+def server_of(
     policy: str = "single-numa-node", *, zones: int = 4, cores: int = 8, version: str = "v1.36.2", **fields: Any
 ) -> Kubelet:
     """A NUMA node has 8 cores with two threads, 32 GiB and a GPU; a socket has two NUMA nodes."""
@@ -59,31 +53,5 @@ def _server(
     return Kubelet(Machine(numa=numa, devices=(gpus,)), config, version=version_of(version))
 
 
-def _pod(uid: str, *containers: Mapping[str, Any], init: int = 0) -> pods.Pod:
-    """A Guaranteed pod; its first `init` containers are init containers."""
-    built = [
-        pods.Container(f"c{number}", pods.Resources(limits=dict(amounts))) for number, amounts in enumerate(containers)
-    ]
-    return pods.Pod(
-        metadata=pods.Metadata(name=uid, uid=uid),
-        spec=pods.Spec(initContainers=tuple(built[:init]), containers=tuple(built[init:])),
-    )
-
-
-def _requests(*containers: Mapping[str, Any], init: int = 0) -> PodRequests:
-    return PodRequests(pods.needs(_pod("new", *containers, init=init)))
-
-
-@pytest.fixture
-def server_of() -> ServerOf:
-    return _server
-
-
-@pytest.fixture
-def pod_of() -> PodOf:
-    return _pod
-
-
-@pytest.fixture
-def requests_of() -> RequestsOf:
-    return _requests
+def requests_of(*containers: Mapping[str, Any], init: Sequence[Mapping[str, Any]] = ()) -> PodRequests:
+    return PodRequests(pods.needs(pod_of("new", *containers, init=init)))

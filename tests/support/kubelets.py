@@ -1,11 +1,9 @@
-"""Short constructors of machines, kubelets and pods for the tests of the kubelet model."""
+"""Builders of machines, kubelets and pods for the tests of the kubelet model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import pytest
 
 from topowise import pods
 from topowise_scheduler.kubelet import (
@@ -22,13 +20,8 @@ from topowise_scheduler.kubelet import (
 
 GI = 1 << 30
 
-MachineOf = Callable[..., Machine]
-KubeletOf = Callable[..., Kubelet]
-PodOf = Callable[..., pods.Pod]
-StateOf = Callable[[Kubelet], dict[str, Any]]
 
-
-def _machine(
+def machine_of(
     *cores_per_node: int,
     threads: int = 2,
     memory: int | Sequence[int] = 8 * GI,
@@ -65,7 +58,7 @@ def _machine(
     return Machine(numa=tuple(numa), devices=plugins)
 
 
-def _kubelet(
+def kubelet_of(
     machine: Machine, *, static: bool = True, predicates: bool = False, version: str = "v1.36.2", **fields: Any
 ) -> Kubelet:
     """A kubelet; by default static CPU and memory managers, CPU 0 and 1 GiB of node 0 reserved."""
@@ -81,7 +74,7 @@ def _kubelet(
     return Kubelet(machine, config, version=version_of(version), predicates=predicates)
 
 
-def _pod(
+def pod_of(
     uid: str,
     *containers: Mapping[str, Any],
     init: Sequence[Mapping[str, Any]] = (),
@@ -108,36 +101,16 @@ def _pod(
     )
 
 
-@pytest.fixture
-def machine_of() -> MachineOf:
-    return _machine
-
-
-@pytest.fixture
-def kubelet_of() -> KubeletOf:
-    return _kubelet
-
-
-@pytest.fixture
-def pod_of() -> PodOf:
-    return _pod
-
-
-@pytest.fixture
-def state_of() -> StateOf:
+def state_of(kubelet: Kubelet) -> dict[str, Any]:
     """The mutable state of a kubelet, to compare before and after."""
-
-    def state(kubelet: Kubelet) -> dict[str, Any]:
-        values: dict[str, Any] = {"active": set(kubelet.active), "held": dict(kubelet.devices.allocations)}
-        values["devices"] = {resource: kubelet.devices.free(resource) for resource in kubelet.devices.tables}
-        if kubelet.cpu is not None:
-            values["cpu"] = (kubelet.cpu.default, dict(kubelet.cpu.allocations))
-        if kubelet.memory is not None:
-            tables = kubelet.memory.tables
-            values["blocks"] = dict(kubelet.memory.allocations)
-            values["assignments"] = list(tables.assignments)
-            values["cells"] = list(tables.cells)
-            values["memory"] = {name: list(free) for name, free in tables.free.items()}
-        return values
-
-    return state
+    values: dict[str, Any] = {"active": set(kubelet.active), "held": dict(kubelet.devices.allocations)}
+    values["devices"] = {resource: kubelet.devices.free(resource) for resource in kubelet.devices.tables}
+    if kubelet.cpu is not None:
+        values["cpu"] = (kubelet.cpu.default, dict(kubelet.cpu.allocations))
+    if kubelet.memory is not None:
+        tables = kubelet.memory.tables
+        values["blocks"] = dict(kubelet.memory.allocations)
+        values["assignments"] = list(tables.assignments)
+        values["cells"] = list(tables.cells)
+        values["memory"] = {name: list(free) for name, free in tables.free.items()}
+    return values
