@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 from sandbox import machines
 from sandbox.hollow.hardware import scanned
-from sandbox.kubelet import state_files
 from sandbox.kubelet.holdings import NodeHoldings
 from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.state_files import StateFiles
@@ -19,50 +17,6 @@ from topowise import pods
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler.kubelet import Admission
-
-# Written by kubelets, as people have put them on the web, and by Kubernetes' own tests.
-WRITTEN: list[tuple[Callable[[Any], int], str]] = [
-    (state_files.checksum_of_cpus, '{"policyName":"none","defaultCpuSet":"","checksum":1353318690}'),
-    (
-        state_files.checksum_of_cpus,
-        '{"policyName":"static","defaultCpuSet":"0,4-8,12-15","entries":{"088fe178-cec9-4eb9-ba3c-cf45cba46371":'
-        '{"qos-demo-ctr":"1,9"},"681eca58-a216-4ec4-a57b-941cad3c4e0f":{"qos-demo-ctr":"2-3,10-11"}},'
-        '"checksum":2993692383}',
-    ),
-    (state_files.checksum_of_memory, '{"policyName":"None","machineState":{},"checksum":4236770233}'),
-    (
-        state_files.checksum_of_memory,
-        '{"policyName":"static","machineState":{"0":{"numberOfAssignments":0,"memoryMap":{"memory":{"total":2048,'
-        '"systemReserved":512,"allocatable":1536,"reserved":512,"free":1024}},"cells":[]}},"entries":{"pod":'
-        '{"container1":[{"numaAffinity":[0],"type":"memory","size":512}]}},"checksum":4215593881}',
-    ),
-]
-
-
-@pytest.mark.parametrize(("of", "text"), WRITTEN)
-def test_a_checksum_equals_the_kubelets(of: Callable[[Any], int], text: str) -> None:
-    state = json.loads(text)
-    assert of(state) == state["checksum"]
-
-
-def test_the_checksum_of_allocated_pods_equals_the_kubelets(tmp_path: Path) -> None:
-    """Of Kubernetes' own test (pkg/kubelet/allocation/state)."""
-    amounts = {"cpu": "1Ki", "memory": "1Ki"}
-    document = {
-        "metadata": {"name": "p", "uid": "pod1"},
-        "spec": {"containers": [{"name": "container1", "resources": {"requests": amounts}}]},
-    }
-    StateFiles(tmp_path).allocate(pods.decode(json.dumps(document).encode()))
-    assert json.loads((tmp_path / "allocated_pods_state").read_bytes())["checksum"] == 1178570812
-
-
-def test_the_checksum_of_devices_equals_the_kubelets() -> None:
-    data = {
-        "PodDeviceEntries": None,
-        "RegisteredDevices": {"nvidia.com/gpu": ["GPU-0650a168-e770-3ea8-8ac3-8a1d419763e0"]},
-    }
-    assert state_files.checksum_of_devices({"Data": data}) == 3952659280
-
 
 GPU = "nvidia.com/gpu"
 MIB = 1 << 20
