@@ -66,17 +66,6 @@ def test_an_assumed_pod_counts_until_it_is_forgotten() -> None:
     assert info.scored == {"cpu": 0, "memory": 0}
 
 
-def test_more_than_the_node_has_is_unresolvable() -> None:
-    (info,) = cache_of(node("n")).nodes()
-    assert fit.check(pod("b", "9"), info) == Refused(("Insufficient cpu",), fit.PLUGIN, ever=True)
-
-
-def test_the_emptier_node_scores_more() -> None:
-    cache = cache_of(node("empty"), node("full"), pods=(pod("a", "4", "full"),))
-    scores = {info.name: fit.least_allocated(pod("b"), info) for info in cache.nodes()}
-    assert scores == {"empty": (87 + 96) // 2, "full": (37 + 93) // 2}
-
-
 async def test_without_an_extender_the_emptier_node_is_chosen() -> None:
     cache = cache_of(node("empty"), node("full"), pods=(pod("a", "4", "full"),))
     decision = await Cycle(cache, nobody, None, Random(1)).decide(pod("b"))

@@ -76,14 +76,6 @@ def agreement(expected: dict[str, Expected], *, has_hints: bool = True) -> Agree
     return truth.agreement(expected, "uid-a", POD, truth.read(agent_output()), truth.nodes(SYS), has_hints=has_hints)
 
 
-def test_nodes_are_read_from_sys() -> None:
-    nodes = truth.nodes(SYS)
-    assert nodes[0].cpus == {0, 1, 2, 3}
-    assert nodes[1].distances == (21, 10)
-    assert nodes[0].memory == 2048000 * 1024
-    assert nodes[0].hugepages == {2048: 8}
-
-
 def test_a_device_of_two_nodes_is_a_single_device_and_node_0_needs_no_id() -> None:
     state = truth.read(agent_output())
     assert state.near == {
@@ -102,10 +94,6 @@ def test_what_the_agent_passes_on_as_it_is_on_the_wire_is_the_same() -> None:
         for name, message in messages.items()
     }
     assert truth.read(guest.read({**whole, **wire})) == truth.read(whole)
-
-
-def test_containers_without_allocations_are_left_out() -> None:
-    assert set(truth.exclusive(truth.read(agent_output()))) == {POD}
 
 
 def test_a_prediction_that_came_true_is_exact() -> None:

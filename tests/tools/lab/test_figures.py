@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lab import earlier
-from lab.cluster import by_name, is_refused
+from lab.cluster import is_refused
 from lab.machine import read
 from lab.parts import jobs
 from lab.parts.loading import refusals
 from lab.placing import is_judged, is_offered
 from lab.results import came_true
-
-PAGE = '# HELP x y\n# TYPE x counter\nx_total{precision="ids"} 97.0\nx_total{precision="missed"} 3.0\n\ny 1e3\n'
-
-
-def test_metrics_are_known_by_name_and_labels() -> None:
-    assert by_name(PAGE) == {'x_total{precision="ids"}': 97.0, 'x_total{precision="missed"}': 3.0, "y": 1000.0}
 
 
 @pytest.mark.parametrize(("ids", "hint", "misses", "rate"), [(96, 1, 3, 97.0), (1, 1, 1, 66.7), (0, 0, 0, "-")])
@@ -37,24 +30,6 @@ def test_an_evicted_pod_is_not_a_refused_pod() -> None:
         (3.0, "c", {"spec": {"nodeName": "dual"}, "status": refused}),
     ]
     assert refusals(changes) == (["c on dual: Evicted: The node had condition: [MemoryPressure]."], [])
-
-
-def test_no_bytecode_of_today_is_left_of_what_an_earlier_image_has_its_own_of() -> None:
-    lines = earlier.dockerfile("localhost/today").splitlines()
-    (removed,) = (line for line in lines if "rm -rf" in line)
-    copied = [line.split()[-1] for line in lines if line.startswith("COPY")]
-    assert lines[0] == "FROM localhost/today"
-    assert removed.split()[3:] == copied
-    assert lines[-1].startswith("USER 65532")
-
-
-def test_jobs_of_p5_fill_its_machine_and_fit_no_single_numa_node() -> None:
-    machine = read(jobs.MACHINE)
-    per_node = {device.resource: device.near["0"] for device in machine.devices}
-    sizes = jobs.job("a", 4)["spec"]["containers"][0]["resources"]["limits"]
-    assert {name: int(sizes[name]) for name in per_node} == per_node
-    all_of_it = jobs.job("b", 8)["spec"]["containers"][0]["resources"]["limits"]
-    assert int(all_of_it["example.com/gpu"]) == 2 * per_node["example.com/gpu"]
 
 
 def test_a_pod_deleted_before_it_ran_is_not_a_refused_pod() -> None:

@@ -31,26 +31,10 @@ def cpus(*counts: int) -> Needs:
     return needs(*({"cpu": str(count), "memory": "1Gi"} for count in counts))
 
 
-def test_every_recorded_shape_runs_on_an_empty_machine_of_one_numa_node() -> None:
-    for pod_mix in mix.read():
-        kubelet = machines.kubelet(pod_mix.machine, 1, "single-numa-node", "container")
-        for shape in pod_mix.shapes:
-            trial = kubelet.fork()
-            assert trial.admit_view(trial.view("new", shape.needs())).admitted, (pod_mix.name, shape)
-
-
 def test_the_trace_has_as_many_pods_as_its_origin_says() -> None:
     trace = next(pod_mix for pod_mix in mix.read() if pod_mix.name == "gpu-trace")
     assert sum(shape.count for shape in trace.shapes) == 5073
     assert "5,073 of 8,152" in trace.origin
-
-
-@pytest.mark.parametrize("zones", [1, 2, 4, 8])
-def test_a_machine_has_the_same_totals_however_it_is_cut(zones: int) -> None:
-    kubelet = empty(zones)
-    assert kubelet.allocatable()["cpu"] == 30_000
-    assert kubelet.allocatable()["memory"] == (128 - zones) << 30
-    assert len(kubelet.node_ids) == zones
 
 
 def site(zones: int, nodes: int, scope: str = "container") -> plan.Inventory:
@@ -92,15 +76,6 @@ def test_the_blind_spread_or_pack_by_the_sums() -> None:
         assert fleet.find(fleet.kind(workload(2).pod)) == node
 
 
-def test_any_node_of_the_best_score_is_taken() -> None:
-    for name in schedulers.NAMES:
-        chosen = set()
-        for seed in range(20):
-            fleet = plan.fleet_of(site(2, 3), scheduler(name, seed))
-            chosen.add(fleet.find(fleet.kind(workload(2).pod)))
-        assert chosen == {"0", "1", "2"}, name
-
-
 def test_a_cluster_is_filled_until_no_shape_fits() -> None:
     """7 of 8 CPUs of each of four NUMA nodes, the reserved core leaves 6 on the first: 3 pods of 7, then 1 of 5."""
     mix_of_two = [workload(7, 1_000_000), workload(5)]
@@ -118,22 +93,6 @@ def test_refusals_are_counted_once_for_a_state_of_the_node() -> None:
     kind = fleet.kind(workload(5).pod)
     assert [fleet.find(kind) for _ in range(3)] == [None] * 3
     assert fleet.kubelet_refusals == 1 and fleet.may_change(kind)
-
-
-def test_a_stream_is_the_same_until_shapes_are_left_out() -> None:
-    stream, twin = Stream([1, 2, 3], Random(4)), Stream([1, 2, 3], Random(4))
-    assert [stream.next() for _ in range(50)] == [twin.next() for _ in range(50)]
-    stream.only({0, 2})
-    assert {stream.next() for _ in range(50)} == {0, 2}
-
-
-def test_the_numa_nodes_of_a_pod_are_counted() -> None:
-    node_type = machines.node_type(SERVER, 2, "restricted", "container")
-    for size, memory, zones in (("20", "80Gi", 2), ("2", "1Gi", 1)):
-        fleet = plan.fleet_of(plan.Inventory((plan.PlannedNode("0", node_type),)), scheduler("TightFit"))
-        kind = fleet.kind(plan.pod_of("pod", {"cpu": size, "memory": memory}))
-        fleet.bind(kind, "uid", ("bench", "pod"), "0")
-        assert measuring.zones_of(fleet, plan.Placed(0, "0", "uid")) == zones
 
 
 # The upper bound

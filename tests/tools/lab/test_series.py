@@ -3,87 +3,15 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from lab import instruments, kubelet, machine, pages, results
+from lab import instruments, pages, results
 from lab.cluster import is_decided
-from lab.inside import plugin
 from lab.placing import ADMITTED, REFUSED, SENT, Tally
 from lab.results import Part, Results
-from lab.series import LABEL, Series, bound_by_hand
-from lab.settings import SETTINGS
-from topowise import kubeletconfig, quantity
-
-
-def test_a_series_is_the_same_again_for_the_same_number() -> None:
-    dual = machine.read("dual")
-    assert list(Series(dual, 7, "s").pods(40)) == list(Series(dual, 7, "s").pods(40))
-    assert list(Series(dual, 7, "s").pods(40)) != list(Series(dual, 8, "s").pods(40))
-
-
-def test_a_series_has_all_kinds_and_some_pods_that_are_run() -> None:
-    pods = list(Series(machine.read("dual"), 1, "s").pods(300))
-    kinds = Counter(pod["metadata"]["labels"][LABEL] for pod in pods)
-    assert set(kinds) == {"one", "shared", "several", "after-init", "with-sidecar", "burstable", "best-effort"}
-    started = sum("runtimeClassName" not in pod["spec"] for pod in pods)
-    assert 3 < started < 40
-
-
-def test_some_pods_fit_nowhere_and_most_somewhere() -> None:
-    dual = machine.read("dual")
-    node = dual.cpus // len(dual.nodes)
-    whole = [
-        quantity.milli_value(pod["spec"]["containers"][0]["resources"]["limits"]["cpu"])
-        for pod in Series(dual, 1, "s").pods(300)
-        if pod["metadata"]["labels"][LABEL] == "one"
-    ]
-    above = sum(cpus > 1000 * node for cpus in whole)
-    assert 0 < above < len(whole) // 2
-
-
-def test_a_copy_that_is_bound_by_hand_is_another_pod() -> None:
-    (pod,) = Series(machine.read("dual"), 1, "s").pods(1)
-    copy = bound_by_hand(pod, "dual")
-    assert copy["spec"]["nodeName"] == "dual"
-    assert copy["metadata"]["name"] == "s-0-on-dual"
-    assert "nodeName" not in pod["spec"]
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_every_setting_is_a_configuration_that_we_read(setting: str) -> None:
-    config = kubelet.configuration(machine.read("dual"), SETTINGS[setting])
-    read = kubeletconfig.convert(config, source="lab")
-    assert (read.topologyManagerPolicy, read.topologyManagerScope) == tuple(setting.split(", ")[:2])
-
-
-def test_reserved_memory_is_what_the_kubelet_wants_it_to_be() -> None:
-    config = kubelet.configuration(machine.read("memory"))
-    reserved = sum(quantity.value(reservation["limits"]["memory"]) for reservation in config["reservedMemory"])
-    evicted = quantity.value(config["evictionHard"]["memory.available"])
-    assert reserved == quantity.value(config["systemReserved"]["memory"]) + evicted
-    assert [reservation["numaNode"] for reservation in config["reservedMemory"]] == [0, 1, 2]
-
-
-def test_plug_ins_get_the_devices_of_the_machine_file() -> None:
-    nic, gpu = machine.read("dual").devices
-    assert instruments.plugin(nic) == ["plugin.py", "example.com/nic", "--pci-class", "0200"]
-    assert instruments.plugin(gpu)[2:] == ["--near", "0=3", "--near", "1=2", "--near", "0,1=1"]
-
-
-def test_a_plug_in_lists_unhealthy_devices_with_their_numa_nodes() -> None:
-    listed = plugin.Plugin({"gpu-0": [0], "gpu-1": [0, 1]}).listed(frozenset({"gpu-1"}))
-    assert [(device.ID, device.health) for device in listed.devices] == [("gpu-0", "Healthy"), ("gpu-1", "Unhealthy")]
-    assert [node.ID for node in listed.devices[1].topology.nodes] == [0, 1]
-
-
-def test_a_share_of_the_pods_of_a_series_runs() -> None:
-    dual = machine.read("dual")
-    assert all("runtimeClassName" not in pod["spec"] for pod in Series(dual, 1, "s", started=1.0).pods(20))
-    assert all("runtimeClassName" in pod["spec"] for pod in Series(dual, 1, "s", started=0.0).pods(20))
 
 
 def test_the_programs_of_a_guest_are_python_of_its_image() -> None:
@@ -160,15 +88,6 @@ def test_parts_that_were_not_run_again_stay_in_the_result() -> None:
     assert whole.parts == (elsewhere, older, earlier.parts[-1], again)
     assert whole.not_run == ("c",)
     assert set(whole.machines) == {"dual", "quad"}
-
-
-def test_percentiles() -> None:
-    values = [float(value) for value in range(1, 21)]
-    assert (results.percentile(values, 0.5), results.percentile(values, 0.9), results.percentile([], 0.5)) == (
-        11,
-        19,
-        0,
-    )
 
 
 def test_the_page_is_what_the_recorded_run_makes() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from bench import against, pages, results
@@ -51,13 +50,6 @@ def test_the_table_has_a_row_for_each_difference_and_says_what_cannot_be_compare
     (row,) = [line for line in shown.splitlines() if "WORSE" in line]
     assert row.split() == ["scheduler", "filter", "1", "2", "ms", "2.00", "WORSE"]
     assert "NOT THE SAME MACHINE" not in shown
-
-
-def test_another_or_a_busy_machine_is_said() -> None:
-    other = msgspec.structs.replace(MACHINE, cpu="other", load=3.0)
-    shown = against.table(run(), run(machine=other))
-    assert "NOT THE SAME MACHINE: cpu, Python 3.11" in shown
-    assert "NOT A QUIET MACHINE: load average 3" in shown
 
 
 def test_a_run_does_not_differ_from_itself() -> None:

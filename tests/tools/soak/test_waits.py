@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from soak import Tally, judgement
-from soak.waits import ALL, Limit, Waits, breaches, limits, percentile
+from soak.waits import ALL, Limit, Waits, breaches, limits
 
 ENOUGH = 10_000
 
@@ -16,12 +16,6 @@ def test_a_wait_ends_with_the_next_answer_and_is_summed_up_by_pod() -> None:
     waits.begin("a", "one", 10.0)
     waits.begin("b", "one", 10.0)
     assert waits.seconds(20.0, {"b": 11.0}) == {"one": [12.0, 1.0], "two": [4.0], ALL: [16.0, 1.0]}
-
-
-def test_percentiles() -> None:
-    assert percentile([], 0.9) == 0.0
-    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert percentile([1.0] * 9 + [5.0], 0.9) == 5.0
 
 
 def test_what_exceeds_a_limit_is_said() -> None:

@@ -93,14 +93,6 @@ def free(server: ApiServer) -> list[int]:
     return [amounts["cpu"] for amounts in zones]
 
 
-async def test_a_pod_runs_and_is_reported_and_its_cpus_are_free_after_its_end(server: ApiServer, fleet: Fleet) -> None:
-    assert free(server) == [6, 8]
-    make(server, "p", "7", lifetime=0.3)
-    await assert_eventually(lambda: phase(server, "p") == "Running" and free(server) == [6, 1])
-    await assert_eventually(lambda: phase(server, "p") == "Succeeded" and free(server) == [6, 8])
-    await assert_eventually(lambda: fleet.is_quiet)
-
-
 async def test_what_cannot_be_aligned_is_refused_as_a_kubelet_does(server: ApiServer, fleet: Fleet) -> None:
     make(server, "p", "9")
     await assert_eventually(lambda: phase(server, "p") == "Failed")
@@ -120,24 +112,6 @@ async def test_a_deleted_pod_is_gone_when_its_containers_have_stopped(
     await api.request("DELETE", "/api/v1/namespaces/default/pods/p")
     assert phase(server, "p") == "Running"
     await assert_eventually(lambda: phase(server, "p") is None and free(server) == [6, 8])
-
-
-async def test_pods_are_admitted_in_the_order_of_their_assignment(server: ApiServer, fleet: Fleet) -> None:
-    for number in range(8):
-        make(server, f"p{number}", "2")
-    await assert_eventually(lambda: all(phase(server, f"p{number}") != "Pending" for number in range(8)))
-    assert [phase(server, f"p{number}") for number in range(8)] == ["Running"] * 7 + ["Failed"]
-
-
-async def test_cpus_of_finished_init_containers_stay_with_the_pod(server: ApiServer, fleet: Fleet) -> None:
-    make(server, "p", "2", init="4")
-    await assert_eventually(lambda: phase(server, "p") == "Running" and free(server) == [2, 8])
-
-
-async def test_an_unchanged_node_is_not_written_again(server: ApiServer, fleet: Fleet) -> None:
-    make(server, "p", "250m")
-    await assert_eventually(lambda: phase(server, "p") == "Running" and fleet.is_quiet)
-    assert fleet.nodes["n"].reporter.written <= 2
 
 
 @pytest.fixture

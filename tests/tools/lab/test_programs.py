@@ -7,13 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from lab import programs
-from lab.errors import LabError
-from lab.native.cluster import NativeLab
-from lab.qemu import Ports
-from lab.running import NATIVE, Plan
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 HACK = REPOSITORY / "hack"
@@ -41,17 +35,6 @@ def test_the_check_before_the_start_names_every_program_that_the_lab_calls() -> 
     assert named <= set(programs.EMULATED)
 
 
-def test_a_lab_without_emulation_needs_no_base_of_the_guests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It once made the Debian image of the guests, with mmdebstrap and a key of ssh-keygen."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("PATH", "/nonexistent")
-    (tmp_path / "certs").mkdir()
-    plan = Plan(1, 2, 3, 4, NATIVE, {"dual": Ports(5, 6, 7)})
-    lab = NativeLab(tmp_path, plan)
-    assert lab.guests["dual"].name == "dual"
-    assert not (tmp_path / "cache").exists()
-
-
 def test_the_page_has_the_programs_of_the_check() -> None:
     page = PAGE.read_text()
     rows = re.findall(r"^\| `([\w.-]+)` \| ([\w.-]+) \|( yes)? \|( yes)? \|", page, re.M)
@@ -60,9 +43,3 @@ def test_the_page_has_the_programs_of_the_check() -> None:
     emulated, native = re.findall(r"^\$ apt-get install (.*)$", page, re.M)
     assert set(emulated.split()) == {*programs.EMULATED.values(), "etcd-server"}
     assert set(native.split()) == {*programs.NATIVE.values(), "etcd-server"}
-
-
-def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(LabError, match=r"qemu-img.*ssh-keygen.*apt-get install .*qemu-utils.*openssh-client"):
-        programs.check(programs.EMULATED)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 import sys
 from pathlib import Path
 
@@ -13,8 +12,7 @@ import pytest
 import yaml
 
 from sandbox.apiserver import ApiServer
-from sandbox.apiserver.client import CONFIGMAPS, CRDS, NODES, NRT, PODS, Client, configmap, connect, nrt, pod
-from sandbox.apiserver.errors import StatusError
+from sandbox.apiserver.client import NODES, NRT, PODS, Client, connect, nrt, pod
 
 
 async def test_stopping_ends_watches_and_leaves_no_task(server: ApiServer, client: Client) -> None:
@@ -51,15 +49,6 @@ async def test_a_token_is_asked_of_everything_but_health() -> None:
             assert (await friend.call("GET", NODES)).status == 200
 
 
-async def test_the_kubeconfig_is_private_and_names_the_server(tmp_path: Path) -> None:
-    async with ApiServer(token="secret") as server:
-        path = server.kubeconfig(tmp_path / "kubeconfig")
-        config = yaml.safe_load(path.read_text())
-    assert config["clusters"][0]["cluster"] == {"server": server.url}
-    assert config["users"][0]["user"] == {"token": "secret"}
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
 async def test_a_kubeconfig_is_never_seen_half_written(tmp_path: Path) -> None:
     """Who waits for the file reads it as soon as it is there, so it comes whole, by a rename."""
     path = tmp_path / "kubeconfig"
@@ -69,37 +58,6 @@ async def test_a_kubeconfig_is_never_seen_half_written(tmp_path: Path) -> None:
             assert yaml.safe_load(earlier.read())["kind"] == "Config"
             assert path.stat().st_ino != os.fstat(earlier.fileno()).st_ino
     assert list(tmp_path.iterdir()) == [path]
-
-
-async def test_openapi_has_the_schemas_of_custom_resources(client: Client) -> None:
-    group = "apis/topology.node.k8s.io/v1alpha2"
-    document = await client.ok("GET", f"/openapi/v3/{group}")
-    (schema,) = document["components"]["schemas"].values()
-    kind = {"group": "topology.node.k8s.io", "version": "v1alpha2", "kind": "NodeResourceTopology"}
-    assert schema["x-kubernetes-group-version-kind"] == [kind]
-    assert {"apiVersion", "metadata", "zones"} <= set(schema["properties"])
-    listing = document["paths"][f"/{group}/noderesourcetopologies"]["get"]
-    assert listing["x-kubernetes-group-version-kind"] == kind
-
-
-def _field(number: int, value: bytes) -> bytes:
-    return bytes([number << 3 | 2, len(value)]) + value
-
-
-async def test_a_secret_in_protobuf_is_taken_as_helm_sends_it(server: ApiServer) -> None:
-    metadata = _field(1, b"release") + _field(3, b"") + _field(11, _field(1, b"owner") + _field(2, b"helm"))
-    secret = _field(1, metadata) + _field(2, _field(1, b"release") + _field(2, b"H4s")) + _field(3, b"helm.sh/v1")
-    body = b"k8s\0" + _field(1, _field(1, b"v1") + _field(2, b"Secret")) + _field(2, secret)
-    url, headers = f"{server.url}/api/v1/namespaces/ns/secrets", {"Content-Type": "application/vnd.kubernetes.protobuf"}
-    async with aiohttp.ClientSession(headers=headers) as session:
-        async with session.post(url, data=body) as response:
-            stored = await response.json()
-        async with session.post(url, data=body[:-3]) as damaged:
-            assert damaged.status == 400
-        async with session.post(url, data=body.replace(b"Secret", b"Widget")) as unknown:
-            assert unknown.status == 415
-    assert (stored["metadata"]["labels"], stored["data"]) == ({"owner": "helm"}, {"release": "SDRz"})
-    assert (stored["type"], stored["metadata"]["namespace"]) == ("helm.sh/v1", "ns")
 
 
 async def test_owned_objects_go_with_their_last_owner(server: ApiServer, client: Client) -> None:
@@ -138,29 +96,6 @@ async def test_a_namespace_takes_pods_along_without_their_grace(client: Client) 
     assert (await client.ok("GET", path))["items"] == []
 
 
-async def test_a_namespace_takes_its_contents_along(server: ApiServer, client: Client) -> None:
-    await client.ok("POST", "/api/v1/namespaces", {"metadata": {"name": "team"}})
-    await client.ok("POST", CONFIGMAPS.replace("default", "team"), configmap("a"))
-    await client.ok("POST", CONFIGMAPS, configmap("a"))
-    await client.ok("DELETE", "/api/v1/namespaces/team")
-    left = await client.ok("GET", "/api/v1/configmaps")
-    assert [item["metadata"]["namespace"] for item in left["items"]] == ["default"]
-
-
-async def test_namespaces_need_not_exist(client: Client) -> None:
-    assert (await client.call("POST", CONFIGMAPS.replace("default", "nowhere"), configmap("a"))).status == 201
-
-
-async def test_deleting_a_definition_deletes_its_objects_and_ends_its_watches(client: Client) -> None:
-    await client.ok("POST", NRT, nrt("a"))
-    async with client.watch(NRT, resourceVersion=0) as watch:
-        assert (await watch.about("a"))[0] == "ADDED"
-        await client.ok("DELETE", f"{CRDS}/noderesourcetopologies.topology.node.k8s.io")
-        assert (await watch.about("a"))[0] == "DELETED"
-        assert await watch.next() is None
-    assert (await client.call("GET", NRT)).text == "404 page not found\n"
-
-
 @pytest.mark.parametrize(("allowed", "status"), [(0, 429), (1, 201)])
 async def test_an_eviction_asks_the_disruption_budget(
     server: ApiServer, client: Client, allowed: int, status: int
@@ -181,42 +116,6 @@ async def test_an_eviction_asks_the_disruption_budget(
         assert reply.body["details"]["causes"][0]["reason"] == "DisruptionBudget"
     else:
         assert (await client.ok("GET", f"{path}/b"))["status"]["disruptionsAllowed"] == 0
-
-
-async def test_pod_level_resources_decide_the_quality_of_service(client: Client) -> None:
-    body = pod("p")
-    body["spec"]["resources"] = {"limits": {"cpu": "1", "memory": "1Gi"}}
-    created = await client.ok("POST", PODS, body)
-    assert created["status"]["qosClass"] == "Guaranteed"
-    assert created["spec"]["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
-
-
-async def test_a_body_no_rule_foresaw_is_an_internal_error(client: Client) -> None:
-    reply = await client.call("POST", PODS, {"metadata": {"name": "p"}, "spec": {"containers": "none"}})
-    assert (reply.status, reply.body["reason"]) == (500, "InternalError")
-
-
-async def test_a_body_over_the_limit_is_refused(client: Client) -> None:
-    reply = await client.call("POST", CONFIGMAPS, configmap("a", data={"a": "x" * 4_000_000}))
-    assert (reply.status, reply.body["reason"]) == (413, "RequestEntityTooLarge")
-
-
-async def test_a_list_can_be_of_an_exact_version(server: ApiServer, client: Client) -> None:
-    server.create("nodes", {"metadata": {"name": "a"}})
-    version = (await client.ok("GET", NODES, limit=500))["metadata"]["resourceVersion"]
-    server.create("nodes", {"metadata": {"name": "b"}})
-    then = await client.ok("GET", NODES, resourceVersion=version, resourceVersionMatch="Exact")
-    assert [item["metadata"]["name"] for item in then["items"]] == ["a"]
-    reply = await client.call("GET", NODES, resourceVersion=1, resourceVersionMatch="Exact")
-    assert reply.status == 410
-
-
-async def test_objects_are_created_without_http_by_the_same_rules(server: ApiServer) -> None:
-    created = server.create("noderesourcetopologies.topology.node.k8s.io", {"metadata": {"name": "a"}, "zones": []})
-    assert created["metadata"]["generation"] == 1
-    with pytest.raises(StatusError) as refused:
-        server.create("noderesourcetopologies.topology.node.k8s.io", {"metadata": {"name": "b"}})
-    assert refused.value.code == 422
 
 
 async def test_the_command_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:

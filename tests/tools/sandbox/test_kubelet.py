@@ -116,13 +116,6 @@ def test_what_a_refused_pod_got_lingers_until_each_manager_looks_again(node: Emu
     assert allocated(node.checkpoints()) == {"q": {"c": (4, 64, 0)}}
 
 
-def test_an_ended_pod_is_not_listed_and_keeps_its_allocation(node: EmulatedNode) -> None:
-    node.admit(pod("p", container("a", 2, gpus=1)))
-    node.remove("p")
-    assert allocated(node.holdings()) == {}
-    assert allocated(node.checkpoints()) == {"p": {"a": (2, 64, 1)}}
-
-
 def checkpoint(node: EmulatedNode, files: StateFiles) -> None:
     files.write(node.checkpoints(), cpu_policy="static", memory_policy="Static", admitted=True)
 

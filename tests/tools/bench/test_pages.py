@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from bench import markdown, pages, results, tables
-from bench.targets import TARGETS
+from bench import markdown, pages, results
 from topowise_scheduler import strategies
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -41,34 +39,6 @@ def test_parts_can_be_measured_again(recorded: results.Results) -> None:
     assert "| 2030-01-01 |" in page
 
 
-def test_the_page_lists_every_target(recorded: results.Results) -> None:
-    page = pages.page(recorded).decode()
-    section = page.partition("## Targets")[2].partition("\n## ")[0]
-    assert [name for name in TARGETS if f"| {name} |" not in section] == []
-    missed = [figure.name for part in recorded.parts.values() for figure in part.figures if figure.is_missed]
-    assert section.count("| missed |") == len(missed)
-    assert section.count("| met |") == len(TARGETS) - len(missed)
-
-
-def test_the_terminal_shows_all_figures(recorded: results.Results) -> None:
-    """The page says that `bench --from` prints every figure."""
-    printed = tables.whole(recorded)
-    for part in recorded.parts.values():
-        for figure in part.figures:
-            assert figure.name in printed
-            assert f"{figure.value:g} {figure.unit}" in printed, figure.name
-    for row in recorded.parts["density"].density:
-        title = f"{row.mix}, {row.policy}, {row.scope} scope, {row.zones} NUMA nodes a machine"
-        _, _, section = printed.partition(title)
-        assert f"\n{row.scheduler} " in section.partition("\n\n")[0]
-
-
-def test_the_page_can_be_read_at_a_sitting(recorded: results.Results) -> None:
-    page = pages.page(recorded).decode()
-    unfolded = re.sub(r"<details>.*?</details>", "", page, flags=re.DOTALL)
-    assert len(unfolded.splitlines()) < 150
-
-
 def test_a_strategy_beats_the_default_if_it_is_better_on_all_seeds_but_one(recorded: results.Results) -> None:
     kinds = markdown.clusters(recorded.parts["density"].density)
     lines = [line.strip("| ").split(" | ") for line in markdown.choice(kinds).splitlines()]
@@ -81,10 +51,3 @@ def test_a_strategy_beats_the_default_if_it_is_better_on_all_seeds_but_one(recor
             better = [a.zones < b.zones for a, b in zip(filled[name], filled[default], strict=True)]
             wins += sum(better) >= len(better) - 1
         assert shown[name] == f"{wins} of {len(kinds)}"
-
-
-def test_the_page_names_the_machine(recorded: results.Results) -> None:
-    page = pages.page(recorded).decode()
-    assert tables.machine(recorded.machine) in page.splitlines()[5]
-    assert recorded.machine.cpus > 0
-    assert recorded.machine.python.startswith("3.")
