@@ -57,10 +57,10 @@ class Kubelet:
         return self.listed
 
 
-def observer(root: Path) -> Observer:
+def observer(root: Path, kubelet: Any = None, **options: Any) -> Observer:
     settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(root))
-    fake: Any = Kubelet()
-    return Observer(settings, fake, fake, clock=lambda: 1.0, hardware=KnownHardware(settings))
+    fake: Any = kubelet or Kubelet()
+    return Observer(settings, fake, fake, clock=lambda: 1.0, hardware=KnownHardware(settings), **options)
 
 
 async def test_a_pod_whose_directory_comes_after_its_cpus_holds_them(tmp_path: Path) -> None:
@@ -102,11 +102,8 @@ async def test_the_same_facts_are_the_same_object_with_and_without_a_finished_in
 
 
 async def test_devices_of_resource_slices_are_taken_as_they_are_known_at_the_sync(tmp_path: Path) -> None:
-    settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
-    fake: Any = Kubelet()
     known: list[Devices] = [{}]
-    known_hardware = KnownHardware(settings)
-    reading = Observer(settings, fake, fake, clock=lambda: 1.0, devices=lambda: known[-1], hardware=known_hardware)
+    reading = observer(tmp_path, devices=lambda: known[-1])
     first = (await reading.observe()).observation
     assert first.devices == {}
     assert (await reading.observe()).observation is first
@@ -149,12 +146,10 @@ class Before134(Kubelet):
 async def test_claimed_devices_are_left_out_where_list_does_not_name_their_pods(
     tmp_path: Path, version: str, gates: dict[str, bool], is_shown: bool
 ) -> None:
-    settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
-    fake: Any = Before134(**gates)
+    fake = Before134(**gates)
     fake.version = version
     devices: Devices = {CARD: Device(0, "", (), is_whole=True, is_open=True)}
-    reading = Observer(settings, fake, fake, devices=lambda: devices, hardware=KnownHardware(settings))
-    result = await reading.observe()
+    result = await observer(tmp_path, fake, devices=lambda: devices).observe()
     assert (result.observation.devices == devices) is is_shown
     problem = result.problems.get("List does not name devices of resource claims, leaving them out")
     requirement = f"kubelet {version} without the feature gate KubeletPodResourcesDynamicResources"
@@ -162,10 +157,9 @@ async def test_claimed_devices_are_left_out_where_list_does_not_name_their_pods(
 
 
 async def test_a_list_that_names_a_claimed_device_shows_that_the_kubelet_does(tmp_path: Path) -> None:
-    settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
-    fake: Any = Before134()
+    fake = Before134()
     devices: Devices = {CARD: Device(0, "", (), is_whole=True, is_open=True)}
-    reading = Observer(settings, fake, fake, devices=lambda: devices, hardware=KnownHardware(settings))
+    reading = observer(tmp_path, fake, devices=lambda: devices)
     for containers in ((ContainerAllocation("c", claims=(CARD,)),), ()):
         fake.listed = (PodAllocation("ns", "p", containers),)
         assert (await reading.observe()).observation.devices == devices
