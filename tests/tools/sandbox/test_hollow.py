@@ -16,7 +16,6 @@ from sandbox import machines
 from sandbox.apiserver import ApiServer
 from sandbox.hollow import LIFETIME, Fleet, Pace, Pause, Reporting, Startup
 from sandbox.hollow.hardware import scanned
-from topowise.errors import SourceError
 from topowise.kube.api import Api
 from topowise_exporter import machine as hardware
 from topowise_exporter.kubelet.state_files import parse_allocated_pods
@@ -54,21 +53,6 @@ async def fleet(api: Api) -> AsyncIterator[Fleet]:
         yield hollow_fleet
 
 
-@pytest.mark.parametrize("turns", range(5))
-async def test_a_reporter_that_is_cancelled_as_its_node_changes_ends(fleet: Fleet, turns: int) -> None:
-    """asyncio.wait_for of Python 3.11 drops a cancellation that meets the end of what it waits for."""
-    reporter = fleet.nodes["n"].reporter
-    running = asyncio.create_task(reporter.run())
-    await asyncio.sleep(0.1)
-    reporter.note()
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    running.cancel()
-    ended, _ = await asyncio.wait([running], timeout=1)
-    running.cancel()
-    assert ended
-
-
 def make(server: ApiServer, name: str, cpu: str = "2", *, lifetime: float | None = None, init: str = "") -> None:
     def container(called: str, cpus: str) -> dict[str, Any]:
         amounts = {"cpu": cpus, "memory": "1Gi"}
@@ -102,16 +86,6 @@ async def test_what_cannot_be_aligned_is_refused_as_a_kubelet_does(server: ApiSe
     (refusal,) = fleet.refusals
     assert (refusal.node, refusal.pod.metadata.name) == ("n", "p")
     assert free(server) == [6, 8]
-
-
-async def test_a_deleted_pod_is_gone_when_its_containers_have_stopped(
-    server: ApiServer, api: Api, fleet: Fleet
-) -> None:
-    make(server, "p", "6")
-    await assert_eventually(lambda: phase(server, "p") == "Running" and free(server) == [0, 8])
-    await api.request("DELETE", "/api/v1/namespaces/default/pods/p")
-    assert phase(server, "p") == "Running"
-    await assert_eventually(lambda: phase(server, "p") is None and free(server) == [6, 8])
 
 
 @pytest.fixture
@@ -193,18 +167,6 @@ async def test_a_restarted_node_keeps_its_allocations(server: ApiServer, slow: F
     assert node.kubelet.holdings().unhealthy
     await assert_eventually(lambda: not node.kubelet.holdings().unhealthy)
     assert node.kubelet.holdings() == before
-
-
-async def test_a_reporter_asks_a_restarted_kubelet_again_what_is_allocatable(fleet: Fleet) -> None:
-    """As the exporter does: the answer of the process before is at most five seconds old, and is not the answer of
-    the present process."""
-    node = fleet.nodes["n"]
-    assert (await node.reporter.observe()).allocations.allocatable.cpus
-    restarting = asyncio.create_task(node.restart(Startup(blind=(0.3, 0.3))))
-    await assert_eventually(lambda: node.kubelet.is_blind)
-    with pytest.raises(SourceError, match="cpu-manager"):
-        await node.reporter.observe()
-    await restarting
 
 
 async def test_a_pod_that_is_deleted_while_its_kubelet_restarts_ends_afterwards(

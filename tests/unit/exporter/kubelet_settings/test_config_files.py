@@ -139,11 +139,6 @@ def test_eviction_thresholds_are_defaulted_before_the_drop_ins(
     assert load(config, [write(tmp_path / "1.conf", drop_in)]).evictionHard == expected
 
 
-def test_the_version_of_the_kubelet_decides_on_thresholds(tmp_path: Path) -> None:
-    config = write(tmp_path / "config.yaml")
-    assert "imagefs.inodesFree" not in (load(config, [], "v1.29.3").evictionHard or {})
-
-
 def test_without_a_main_file_there_are_no_default_thresholds(tmp_path: Path) -> None:
     config = load("", [write(tmp_path / "1.conf", "topologyManagerPolicy: restricted")])
     assert config.topologyManagerPolicy == "restricted"

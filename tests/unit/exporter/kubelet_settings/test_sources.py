@@ -52,26 +52,12 @@ def configz(port: int, pki: Path, tmp_path: Path) -> Configz:
     return Configz(enabled=True, address="127.0.0.1", port=port, ca_file=str(pki / "ca.crt"), token_file=str(token))
 
 
-async def test_the_file_is_read_when_configz_is_off(file: Path) -> None:
-    source = Source(Kubelet(config_file=str(file)))
-    assert state(source) == ("", [])
-    assert (await source.read()).topologyManagerPolicy == "best-effort"
-    assert state(source) == ("file", [])
-
-
 async def test_drop_ins_are_part_of_the_file(file: Path, tmp_path: Path) -> None:
     directory = tmp_path / "conf.d"
     directory.mkdir()
     (directory / "1.conf").write_text(HEAD + "topologyManagerScope: pod")
     read = await Source(Kubelet(config_file=str(file), config_dir=str(directory))).read()
     assert (read.topologyManagerPolicy, read.topologyManagerScope) == ("best-effort", "pod")
-
-
-async def test_configz_comes_first(serve: Serve, pki: Path, tmp_path: Path, file: Path) -> None:
-    settings = Kubelet(configz=configz(await serve(RunningKubelet().configz), pki, tmp_path), config_file=str(file))
-    source = Source(settings)
-    assert (await source.read()).maxPods == 1
-    assert state(source) == ("configz", [])
 
 
 async def test_the_file_stands_in_for_a_configz_that_never_answered(
