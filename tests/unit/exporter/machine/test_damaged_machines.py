@@ -382,27 +382,19 @@ def test_a_root_without_cpus_is_refused_by_name(tmp_path: Path, read: Read) -> N
         read(tmp_path)
 
 
-@pytest.mark.parametrize("garbage", [None, b"", b"\0", b"\xff\xfe", b"9" * 5000, b"a,b-c\n", b"-1\n", b"0-99999999\n"])
-def test_no_file_ends_a_scan(small: Path, read: Read, garbage: bytes | None) -> None:
-    """None is a directory in the file's place, whose reading fails."""
+def test_no_unreadable_file_ends_a_scan(small: Path, read: Read) -> None:
+    """A directory in each file's place, whose reading fails. Files with any content are tests/unit/fuzz/test_machines.py."""
     for path in [path for path in small.rglob("*") if path.is_file() and not path.is_symlink()]:
-        if path == small / C / "online":
-            continue
-        if garbage is None:
+        if path != small / C / "online":
             path.unlink()
             path.mkdir()
-        else:
-            path.write_bytes(garbage)
     machine = read(small)
-    assert machine.online == tuple(range(8))
-    assert NODES["cpus"](machine).keys() == CPUS.keys()
+    assert NODES["cpus"](machine) == CPUS
+    assert NODES["memory"](machine) == {0: 0, 1: 0}
+    assert NODES["distances"](machine) == NODES["hugepages"](machine) == {0: {}, 1: {}}
     assert len(machine.pci) == 5
+    assert f"{small}/{N}/node0/distance: unreadable (Is a directory); distances left out" in machine.problems
     json.dumps(as_json(machine))
-    if garbage is None:
-        assert NODES["cpus"](machine) == CPUS
-        assert NODES["distances"](machine) == NODES["hugepages"](machine) == {0: {}, 1: {}}
-        assert f"{small}/{N}/node0/distance: unreadable (Is a directory); distances left out" in machine.problems
-    assert machine.problems
 
 
 def test_a_link_to_nowhere_is_a_missing_file(small: Path, read: Read) -> None:
