@@ -383,7 +383,7 @@ def test_a_root_without_cpus_is_refused_by_name(tmp_path: Path, read: Read) -> N
 
 
 def test_no_unreadable_file_ends_a_scan(small: Path, read: Read) -> None:
-    """A directory in each file's place, whose reading fails. Files with any content are tests/unit/fuzz/test_machines.py."""
+    """A directory in each file's place. Files with any content: tests/unit/fuzz/test_machines.py."""
     for path in [path for path in small.rglob("*") if path.is_file() and not path.is_symlink()]:
         if path != small / C / "online":
             path.unlink()
