@@ -373,24 +373,6 @@ async def test_probes_name_what_is_not_met_and_metrics_are_served(unused_tcp_por
         await task
 
 
-async def test_a_task_that_fails_ends_the_process_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
-    cancelled = []
-
-    async def works() -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            cancelled.append("works")
-
-    async def fails() -> None:
-        raise OSError("no such thing")
-
-    assert await tasks.run_until_stopped({"steady": works(), "broken": fails()}) == 1
-    assert cancelled == ["works"]
-    (record,) = [record for record in caplog.records if record.getMessage() == "Task ended, stopping the process"]
-    assert record.kv == {"task": "broken", "why": "broken: OSError: no such thing"}  # type: ignore[attr-defined]
-
-
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 @pytest.mark.parametrize(("address", "reached_by"), [("::", ("127.0.0.1", "::1")), ("::1", ("::1",))])
 def test_every_address_is_of_both_families(address: str, reached_by: tuple[str, ...], unused_tcp_port: int) -> None:

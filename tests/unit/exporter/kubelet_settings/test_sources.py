@@ -11,8 +11,6 @@ from aiohttp import web
 
 from exporter_setup import Clock
 from topowise.errors import ConfigError, SourceError
-from topowise.runtime import config
-from topowise.runtime.config import Configuration
 from topowise_exporter.kubelet.settings import Configz, Kubelet, Source
 from topowise_exporter.kubelet.settings.sources import PATIENCE_S
 
@@ -162,31 +160,3 @@ def test_settings_that_cannot_work_are_found_at_the_start() -> None:
         Source(Kubelet(configz=Configz(enabled=True)), environment={})
     with pytest.raises(ConfigError, match="no such field"):
         Source(Kubelet(overrides={"policy": "none"}))
-
-
-class Example(Configuration, frozen=True, tag="Example"):
-    kubelet: Kubelet = Kubelet()
-
-
-def test_the_section_is_written_as_every_other_and_every_field_has_a_default() -> None:
-    read = config.parse(
-        Example,
-        b"""
-        apiVersion: topowise.io/v1alpha1
-        kind: Example
-        kubelet:
-          configFile: /etc/kubelet.yaml
-          configDir: /etc/kubelet.conf.d
-          configz: {enabled: true, serverName: node-1, caFile: /ca, tokenFile: /token, interval: 2m, timeout: 1s}
-          overrides: {topologyManagerPolicy: restricted, systemReserved: {cpu: 1}}
-        """,
-    )
-    assert read.kubelet.config_dir == "/etc/kubelet.conf.d"
-    assert read.kubelet.configz.server_name == "node-1"
-    assert float(read.kubelet.configz.interval) == 120
-    assert read.kubelet.overrides["systemReserved"] == {"cpu": 1}
-    default = config.default(Example).kubelet
-    assert (default.config_file, default.config_dir, default.overrides) == ("/var/lib/kubelet/config.yaml", "", {})
-    assert (default.configz.enabled, default.configz.port) == (False, 10250)
-    assert [float(default.configz.interval), float(default.configz.timeout)] == [60, 5]
-    assert '"caFile":"/var/run/secrets' in config.effective(config.default(Example))
