@@ -130,7 +130,7 @@ def test_the_fingerprint_counts_exclusive_pods_or_all(hardware: machine.Machine)
     assert (shown["nodeTopologyPodsFingerprint"], shown["nodeTopologyPodsFingerprintMethod"]) == (everyone, "all")
 
 
-def test_all_pods_count_where_memory_does_not() -> None:
+def test_with_the_memory_manager_off_all_pods_count() -> None:
     """A Guaranteed pod with fractions of CPUs holds nothing else that could be seen."""
     nothing = Exclusions()
     assert fingerprint_method(KubeletConfiguration(), Publishing(), nothing) == "all"
