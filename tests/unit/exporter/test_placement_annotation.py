@@ -150,6 +150,15 @@ async def test_only_what_is_new_is_patched() -> None:
     assert server.annotations["a"] == '[{"zone":"node-0","amount":{"cpu":"2"}}]'
 
 
+async def test_a_stale_name_annotates_no_pod_of_another_node() -> None:
+    server = Server(moved="n2")
+    async with annotating(server) as annotator:
+        annotator.saw(seen(pod("moved", 0), pod("gone", 1)))
+        await settled()
+        assert not server.annotations
+        assert sorted(server.patches) == ["gone", "moved"], "each once: neither is worth another try"
+
+
 async def test_an_annotation_that_was_taken_away_and_a_pod_that_was_replaced_are_made_good() -> None:
     server = Server(a="n1")
     async with annotating(server, resync=0.1) as annotator:

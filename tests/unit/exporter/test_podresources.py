@@ -1,5 +1,6 @@
 """What the kubelet says over podresources, stripped of its traps; and a kubelet that cannot be asked."""
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -169,6 +170,20 @@ async def test_a_missing_socket_is_said_to_be_missing_at_once(tmp_path: Path) ->
     async with PodResources(str(tmp_path / "none.sock")) as client:
         with pytest.raises(SourceError, match="no such socket"):
             await client.pods()
+
+
+async def test_a_socket_that_never_answers_is_given_up_in_time(tmp_path: Path) -> None:
+    socket = tmp_path / "kubelet.sock"
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    mute = await asyncio.start_unix_server(hang, str(socket))
+    async with mute, PodResources(str(socket), timeout=0.3) as client:
+        async with asyncio.timeout(3):
+            with pytest.raises(SourceError, match=r"DEADLINE_EXCEEDED|UNAVAILABLE"):
+                await client.pods()
 
 
 async def test_a_socket_that_cannot_even_be_looked_for_is_named(tmp_path: Path) -> None:

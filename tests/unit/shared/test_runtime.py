@@ -48,8 +48,8 @@ HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: ExampleConfiguration\n"
     ("text", "seconds"), [("10s", 10), ("500ms", 0.5), ("1m30s", 90), ("2h", 7200), ("0", 0), ("1.5s", 1.5)]
 )
 def test_durations_are_written_as_go_writes_them(text: str, seconds: float) -> None:
-    read = config.parse(ExampleConfiguration, HEAD + f"interval: '{text}'\n".encode())
-    assert read.interval == seconds
+    read = config.parse(ExampleConfiguration, HEAD + f"interval: '{text}'\npause: 2m\n".encode())
+    assert (read.interval, read.pause) == (seconds, 120)
 
 
 @pytest.mark.parametrize(
