@@ -11,15 +11,14 @@ admissions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from topowise import kubeletconfig
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise.start_check import CORRUPTED, MemoryAmounts, Problem, cpu_problem, memory_problem
-from topowise_exporter.kubelet import checksum
+from topowise.start_check import MemoryAmounts, Problem, cpu_problem, memory_problem
 from topowise_exporter.kubelet.allocations import Allocatable
 from topowise_exporter.kubelet.state_files import CPU_STATE, MEMORY_STATE, StateFile
 from topowise_exporter.machine.inventory import Machine, NumaNode
@@ -67,13 +66,9 @@ class StartCheck:
         cpu, memory, *_ = seen
         problems: dict[str, Problem | None] = {}
         if cpu is not None:
-            problems[CPU_STATE] = _damage(checksum.check_cpu_state, cpu) or of_cpus(
-                cpu, config, machine, allocatable, openshift=openshift
-            )
+            problems[CPU_STATE] = of_cpus(cpu, config, machine, allocatable, openshift=openshift)
         if memory is not None:
-            problems[MEMORY_STATE] = _damage(checksum.check_memory_state, memory) or of_memory(
-                memory, config, machine, by_group=by_group
-            )
+            problems[MEMORY_STATE] = of_memory(memory, config, machine, by_group=by_group)
         self._problems = {
             name: previous.get(name) or _text_of(problem) for name, problem in problems.items() if problem is not None
         }
@@ -99,15 +94,6 @@ def of_memory(text: bytes, config: KubeletConfiguration, machine: Machine, *, by
     """Why `memory_manager_state` would be refused, None if it would not."""
     nodes = {node.id: _amounts(node, config) for node in machine.nodes}
     return memory_problem(text, policy=config.memoryManagerPolicy, nodes=nodes, by_group=by_group)
-
-
-def _damage(check: Callable[[bytes, str], None], text: bytes) -> Problem | None:
-    """Why a kubelet rejects the file as corrupted before it compares the contents; None if it does not."""
-    try:
-        check(text, "file")
-    except SourceError as exc:
-        return Problem(CORRUPTED, str(exc))
-    return None
 
 
 def _amounts(node: NumaNode, config: KubeletConfiguration) -> dict[str, MemoryAmounts]:

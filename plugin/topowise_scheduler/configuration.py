@@ -320,7 +320,7 @@ class NodeGroup(Section, frozen=True):
     """The labels of its nodes, with at least one of `groupLabels`."""
     file: str
     """Path of a NodeResourceTopology of such a node as YAML or JSON, or of a description of the machine: the output of
-    `topowise-exporter machine`, or the XML of lstopo."""
+    `topowise-exporter machine`."""
     kubelet_config: str = ""
     """Path of the KubeletConfiguration, for the description of a machine."""
     kubelet_version: str = ""

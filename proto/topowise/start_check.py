@@ -6,7 +6,7 @@ them. So a changed reservation, or MemTotal, which differs by some pages from bo
 This module finds it earlier.
 
 The texts are the kubelet's own errors, with the difference, which the kubelet only logs. A kubelet also refuses a file
-with a wrong checksum; the exporter checks it (state_file_check.py). Upstream: cm/cpumanager/policy_static.go and
+with a wrong checksum, which is not verified here. Upstream: cm/cpumanager/policy_static.go and
 cm/memorymanager/policy_static.go (validateState), and their state/state_checkpoint.go.
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import socket
 from collections.abc import Callable
@@ -197,23 +196,6 @@ async def test_a_state_file_that_is(
     await assert_eventually(lambda: available(server) == "2", within=LONG_S)
     assert exporter.process.returncode is None
     assert_said_once(exporter, lines, at_most=2, total=6)
-
-
-async def test_a_state_file_with_a_wrong_checksum_is_not_read(
-    server: ApiServer, exporting: Exporting, state_file: Path
-) -> None:
-    """The file's last valid content stays: a kubelet refuses such a file (test_state_file_check.py)."""
-    exporter = await exporting("2")
-    lines = len(exporter.log.splitlines())
-    wrong = {**json.loads(state_file.read_bytes()), "checksum": 1}
-    wrong["entries"] = {}
-    state_file.write_text(json.dumps(wrong))
-    await assert_eventually(lambda: bool(exporter.lines("CPU manager state cannot be read")), within=LONG_S)
-    await asyncio.sleep(2)
-    assert available(server) == "2"
-    assert len(exporter.lines("CPU manager state cannot be read")) == 1
-    assert not exporter.lines("Traceback")
-    assert_said_once(exporter, lines)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ async def test_a_deleted_object_is_back_within_a_second_however_long_the_interva
     assert len(exporter.lines("it was deleted")) == 1
 
 
-@pytest.mark.parametrize("damage", ["half", "fifo", "large", "other", "checksum"])
+@pytest.mark.parametrize("damage", ["half", "fifo", "large", "other"])
 async def test_a_device_checkpoint_that_is_damaged(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path, damage: str
 ) -> None:
@@ -109,8 +109,7 @@ async def test_a_device_checkpoint_that_is_damaged(
         with file.open("wb") as large:
             large.truncate(1 << 30)
     else:
-        whole = '{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"gpu":["a"]}},"Checksum":1}'
-        file.write_text({"half": whole[:30], "other": '{"version":9}', "checksum": whole}[damage])
+        file.write_text({"half": '{"Data":{"PodDeviceEntries":nu', "other": '{"version":9}'}[damage])
     exporter = await start("topowise_exporter", "run", config={**config, "kubeletRoot": str(root)})
     await assert_eventually(lambda: available(server) == "3")
     kubelet.give("p", 1)

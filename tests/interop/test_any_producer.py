@@ -7,38 +7,12 @@ reads its state at any moment in between.
 from __future__ import annotations
 
 from collections import deque
-from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import producers
-from lives import Json, Life, Write, guaranteed
-
-
-def rte(node: producers.Node, rng: Random) -> Json:
-    return producers.rte(node, rng)
-
-
-def rte_of_all(node: producers.Node, rng: Random) -> Json:
-    return producers.rte(node, rng, "all")
-
-
-def rte_without_fingerprint(node: producers.Node, rng: Random) -> Json:
-    return producers.rte(node, rng, None)
-
-
-def nfd(node: producers.Node, rng: Random) -> Json:
-    return producers.nfd(node, rng)
-
-
-def nfd_without_fingerprint(node: producers.Node, rng: Random) -> Json:
-    return producers.nfd(node, rng, with_fingerprint=False)
-
-
-def koordlet(node: producers.Node, rng: Random) -> Json:
-    return producers.koordlet(node, cpu_manager={"policy": "static", "reservedCPUs": "0"})
+from lives import WRITERS, Json, Life, Write, guaranteed
 
 
 class Node(Life):
@@ -116,17 +90,9 @@ STEPS = st.lists(
     ),
     max_size=40,
 )
-PRODUCERS: dict[str, Write] = {
-    "rte": rte,
-    "rte-all": rte_of_all,
-    "rte-without-fingerprint": rte_without_fingerprint,
-    "nfd": nfd,
-    "nfd-without-fingerprint": nfd_without_fingerprint,
-    "koordlet": koordlet,
-}
 
 
-@pytest.mark.parametrize("name", PRODUCERS)
+@pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("policy", ["single-numa-node", "restricted"])
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS)
@@ -134,7 +100,7 @@ def test_no_free_capacity_is_invented_or_lost(name: str, policy: str, steps: lis
     # koordlet never reports placements, so a pod that the kubelet places elsewhere after a race keeps a wrong booking;
     # and it reports neither devices nor the memory that the kubelet reserves for the system.
     tells_totals = name == "koordlet"
-    node = Node(PRODUCERS[name], policy, is_prompt=tells_totals)
+    node = Node(WRITERS[name], policy, is_prompt=tells_totals)
     node.report()
     for action, *amounts in steps:
         if action == "schedule" and tells_totals:
@@ -148,3 +114,29 @@ def test_no_free_capacity_is_invented_or_lost(name: str, policy: str, steps: lis
     node.settle()
     assert node.free == [7, 8]
     assert node.fits(guaranteed("largest", "8", "15Gi", 0 if tells_totals else 2))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_life(name: str) -> None:
+    """Reports from before, between and after two admissions, and after the end of both pods."""
+    life = Life(WRITERS[name])
+    life.report()
+    assert life.free == [7, 8]
+    pods = guaranteed("small", "100m", "64Mi"), guaranteed("a", "4"), guaranteed("b", "6")
+    for document in pods:
+        life.bind(document)
+    for document in pods:
+        life.report()
+        assert life.free == [3, 2]
+        life.admit(document)
+    life.report()
+    assert life.free == life.truly_free == [3, 2]
+    life.wait(600)
+    life.report()
+    assert life.free == [3, 2]
+    for pod, free in (("b", [3, 8]), ("a", [7, 8]), ("small", [7, 8])):
+        life.release(pod)
+        life.end(pod)
+        life.report()
+        assert life.free == free
+    assert life.fits(guaranteed("x", "8", "14Gi", 0 if name == "koordlet" else 2))

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import producers
-from lives import NO_MANAGERS, Json, Life, Write, guaranteed
+from lives import NO_MANAGERS, WRITERS, Json, Life, Write, guaranteed
 
 STATIC = {"policy": "static", "reservedCPUs": "0"}
 
@@ -17,36 +17,6 @@ def koordlet(cpu_manager: Mapping[str, Any] | None = STATIC, **options: Any) -> 
         return producers.koordlet(node, cpu_manager=cpu_manager, **options)
 
     return write
-
-
-def rte(node: producers.Node, rng: Random) -> Json:
-    return producers.rte(node, rng)
-
-
-def test_a_life() -> None:
-    """The kubelet decides, and koordlet only reports the machine."""
-    life = Life(koordlet())
-    life.report()
-    assert life.free == [7, 8]
-    first, second = guaranteed("a", "4"), guaranteed("b", "6")
-    for document in (first, second):
-        life.bind(document)
-        life.admit(document)
-    assert life.free == [3, 2]
-    for _ in range(3):
-        life.report()
-        assert life.free == life.truly_free == [3, 2]
-    life.wait(600)
-    life.report()
-    assert life.free == [3, 2]
-    life.release("b")
-    life.end("b")
-    assert life.free == [3, 8]
-    life.report()
-    life.release("a")
-    life.end("a")
-    life.report()
-    assert life.free == [7, 8]
 
 
 def test_pods_that_were_there_before_the_service_are_booked_on_the_totals() -> None:
@@ -112,7 +82,7 @@ def test_a_kubelet_that_koordlet_does_not_query_is_taken_to_align() -> None:
 
 def test_beside_rte_pods_count_once_after_either_writer() -> None:
     """koordlet reads and writes v1alpha1: RTE's attributes are gone then, its annotations are not."""
-    life = Life(rte)
+    life = Life(WRITERS["rte"])
     for name, cpu in (("a", "4"), ("b", "6")):
         life.bind(guaranteed(name, cpu))
         life.admit(guaranteed(name, cpu))
@@ -122,7 +92,7 @@ def test_beside_rte_pods_count_once_after_either_writer() -> None:
     life._write = lambda node, rng: producers.koordlet(node, rte_report, cpu_manager=STATIC)
     life.report()
     assert life.free == [3, 2]
-    life._write = rte
+    life._write = WRITERS["rte"]
     life.report()
     assert life.free == [3, 2]
     life.release("a")

@@ -2,56 +2,15 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
-import producers
-from lives import Json, Life, guaranteed
+from lives import WRITERS, Json, Life, guaranteed
 
 
-def nfd(node: producers.Node, rng: Random) -> Json:
-    return producers.nfd(node, rng)
-
-
-def nfd_without_fingerprint(node: producers.Node, rng: Random) -> Json:
-    return producers.nfd(node, rng, with_fingerprint=False)
-
-
-every_way = pytest.mark.parametrize("write", [nfd, nfd_without_fingerprint])
-
-
-@every_way
-def test_a_life(write: object) -> None:
-    """The fingerprint counts all pods, and there is none while there are no pods."""
-    life = Life(write)  # type: ignore[arg-type]
-    life.report()
-    assert life.free == [7, 8]
-    first, second, small = guaranteed("a", "4", "2Gi", 1), guaranteed("b", "6"), guaranteed("small", "100m", "64Mi")
-    for document in (small, first, second):
-        life.bind(document)
-    assert life.free == [3, 2]
-    life.report()
-    assert life.free == [3, 2]
-    life.admit(small)
-    life.admit(first)
-    life.report()
-    assert life.free == [3, 2]
-    life.admit(second)
-    life.report()
-    assert life.free == [3, 2]
-    for name in ("b", "a", "small"):
-        life.release(name)
-        life.end(name)
-    life.report()
-    assert life.free == [7, 8]
-    assert life.fits(guaranteed("x", "8", "14Gi", 2))
-
-
-@every_way
-def test_a_pod_whose_devices_are_not_allocated_yet_stays_booked(write: object) -> None:
+@pytest.mark.parametrize("name", ["nfd", "nfd-without-fingerprint"])
+def test_a_pod_whose_devices_are_not_allocated_yet_stays_booked(name: str) -> None:
     """NFD reads at every change of a kubelet state file; the CPU manager writes its file before device allocation."""
-    life = Life(write)  # type: ignore[arg-type]
+    life = Life(WRITERS[name])
     life.report()
     pod = guaranteed("a", "4", "2Gi", 2)
     life.bind(pod)
@@ -79,7 +38,7 @@ def _gpu(zone: Json) -> Json:
 
 def test_negative_amounts_are_none_and_come_back() -> None:
     """An allocated device that becomes unhealthy is no longer allocatable, and still counts as used."""
-    life = Life(nfd)
+    life = Life(WRITERS["nfd"])
     pod = guaranteed("a", "4", "2Gi", 2)
     life.bind({**pod, "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}})
     life.admit(pod)
@@ -98,7 +57,7 @@ def test_negative_amounts_are_none_and_come_back() -> None:
 
 def test_without_a_fingerprint_an_earlier_report_is_not_taken_for_a_later_report() -> None:
     """Pods of equal size: a pod has ended and a pod has started, and the amounts may be of either moment."""
-    life = Life(nfd_without_fingerprint)
+    life = Life(WRITERS["nfd-without-fingerprint"])
     first, second = guaranteed("a", "4"), guaranteed("b", "4")
     life.bind(first)
     life.admit(first)
@@ -116,7 +75,7 @@ def test_without_a_fingerprint_an_earlier_report_is_not_taken_for_a_later_report
 
 
 def test_without_a_fingerprint_a_pod_that_ended_first_on_its_kubelet_leaves_no_trace() -> None:
-    life = Life(nfd_without_fingerprint)
+    life = Life(WRITERS["nfd-without-fingerprint"])
     for name, cpu in (("a", "4"), ("b", "3")):
         life.bind(guaranteed(name, cpu))
         life.admit(guaranteed(name, cpu))

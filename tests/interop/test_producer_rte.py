@@ -2,63 +2,18 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 
-import producers
-from lives import NO_MANAGERS, Json, Life, guaranteed
+from lives import NO_MANAGERS, WRITERS, Life, guaranteed
+
+RTE = WRITERS["rte"]
 
 
-def rte(node: producers.Node, rng: Random) -> Json:
-    return producers.rte(node, rng)
-
-
-def rte_of_all(node: producers.Node, rng: Random) -> Json:
-    return producers.rte(node, rng, "all")
-
-
-def rte_without_fingerprint(node: producers.Node, rng: Random) -> Json:
-    return producers.rte(node, rng, None)
-
-
-every_method = pytest.mark.parametrize("write", [rte, rte_of_all, rte_without_fingerprint])
-
-
-@every_method
-def test_a_life(write: object) -> None:
-    life = Life(write)  # type: ignore[arg-type]
-    life.report()
-    assert life.free == [7, 8]
-    first, second = guaranteed("a", "4", "2Gi", 1), guaranteed("b", "6", "1Gi")
-    life.bind(first)
-    life.bind(second)
-    assert life.free == [3, 2]
-    # An earlier report, and a report from between the two admissions.
-    life.report()
-    assert life.free == [3, 2]
-    life.admit(first)
-    life.report()
-    assert life.free == [3, 2]
-    life.admit(second)
-    life.report()
-    assert life.free == [3, 2]
-    life.release("b")
-    life.end("b")
-    life.report()
-    assert life.free == [3, 8]
-    life.release("a")
-    life.end("a")
-    life.report()
-    assert life.free == [7, 8]
-    assert life.fits(guaranteed("x", "8", "14Gi", 2))
-
-
-@every_method
-def test_the_order_of_zones_resources_and_costs_means_nothing(write: object) -> None:
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "koordlet"])
+def test_the_order_of_zones_resources_and_costs_means_nothing(name: str) -> None:
     seen = []
     for seed in range(6):
-        life = Life(write, seed)  # type: ignore[arg-type]
+        life = Life(WRITERS[name], seed)
         life.admit(guaranteed("a", "4", "2Gi", 1))
         document = life.seen()
         life.random.shuffle(document["zones"])
@@ -70,7 +25,7 @@ def test_the_order_of_zones_resources_and_costs_means_nothing(write: object) -> 
 
 
 def test_numaplacement_frees_a_pod_that_ended_at_once_where_it_lay() -> None:
-    life = Life(rte)
+    life = Life(RTE)
     for name, cpu in (("a", "4"), ("b", "6")):
         life.bind(guaranteed(name, cpu))
         life.admit(guaranteed(name, cpu))
@@ -80,7 +35,7 @@ def test_numaplacement_frees_a_pod_that_ended_at_once_where_it_lay() -> None:
 
 
 def test_without_numaplacement_its_capacity_returns_with_the_next_report() -> None:
-    life = Life(rte, topologyManagerPolicy="restricted")
+    life = Life(RTE, topologyManagerPolicy="restricted")
     for name, cpu in (("a", "4"), ("b", "6")):
         life.bind(guaranteed(name, cpu))
         life.admit(guaranteed(name, cpu))
@@ -94,7 +49,7 @@ def test_without_numaplacement_its_capacity_returns_with_the_next_report() -> No
 
 def test_a_pod_that_its_kubelet_lists_before_its_devices_are_allocated_stays_booked() -> None:
     """Its CPUs make it count for the fingerprint; CPUs and devices are allocated one after the other."""
-    life = Life(rte_of_all)
+    life = Life(WRITERS["rte-all"])
     life.report()
     pod = guaranteed("a", "4", "2Gi", 2)
     life.bind(pod)
@@ -115,7 +70,7 @@ def test_a_pod_that_its_kubelet_lists_before_its_devices_are_allocated_stays_boo
 
 def test_a_kubelet_without_memory_manager_counts_no_memory_and_the_fingerprint_agrees() -> None:
     """A Guaranteed pod of half a CPU has no exclusive resource; scheduler-plugins counts it and distrusts the NRT."""
-    life = Life(rte, memoryManagerPolicy="None", reservedMemory=())
+    life = Life(RTE, memoryManagerPolicy="None", reservedMemory=())
     document = life.seen()
     resources = {resource["name"] for zone in document["zones"] for resource in zone["resources"]}
     assert resources == {"cpu", "example.com/gpu"}
@@ -128,7 +83,7 @@ def test_a_kubelet_without_memory_manager_counts_no_memory_and_the_fingerprint_a
 
 
 def test_zones_without_allocatable_cpus_mean_a_kubelet_without_managers() -> None:
-    life = Life(rte, **NO_MANAGERS)
+    life = Life(RTE, **NO_MANAGERS)
     life.report()
     node_state = life.service.ledger.node_states.of("n1")
     assert node_state is not None
@@ -144,7 +99,7 @@ def test_zones_without_allocatable_cpus_mean_a_kubelet_without_managers() -> Non
 
 def test_zones_of_which_the_kubelet_lists_nothing_are_the_systems() -> None:
     """All CPUs of NUMA node 0 are reserved, and it has no devices: RTE writes cpu with 0 allocatable."""
-    life = Life(rte, reservedSystemCPUs="0-7", memoryManagerPolicy="None", reservedMemory=())
+    life = Life(RTE, reservedSystemCPUs="0-7", memoryManagerPolicy="None", reservedMemory=())
     life.kubelet.report_devices("example.com/gpu", ())
     document = life.seen()
     first = next(zone for zone in document["zones"] if zone["name"] == "node-0")
@@ -154,10 +109,10 @@ def test_zones_of_which_the_kubelet_lists_nothing_are_the_systems() -> None:
 
 
 def test_without_memory_manager_hugepages_are_not_reported_and_not_refused() -> None:
-    life = Life(rte, memoryManagerPolicy="None", reservedMemory=())
+    life = Life(RTE, memoryManagerPolicy="None", reservedMemory=())
     life.report()
     assert life.fits(guaranteed("x", "2", "1Gi", **{"hugepages-2Mi": "1Gi"}))
-    static = Life(rte)
+    static = Life(RTE)
     static.report()
     assert static.fits(guaranteed("x", "2", "1Gi", **{"hugepages-2Mi": "1Gi"}))
     assert not static.fits(guaranteed("x", "2", "1Gi", **{"hugepages-1Gi": "1Gi"}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,6 +17,15 @@ from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Mach
 GPU = "example.com/gpu"
 Json = dict[str, Any]
 Write = Callable[[producers.Node, "Random"], Json]
+WRITERS: dict[str, Write] = {
+    "rte": producers.rte,
+    "rte-all": partial(producers.rte, method="all"),
+    "rte-without-fingerprint": partial(producers.rte, method=None),
+    "nfd": producers.nfd,
+    "nfd-without-fingerprint": partial(producers.nfd, with_fingerprint=False),
+    "koordlet": lambda node, _: producers.koordlet(node, cpu_manager={"policy": "static", "reservedCPUs": "0"}),
+}
+"""The producers, each with the options that change what its report says."""
 
 
 def machine() -> Machine:

@@ -2,13 +2,15 @@
 
 Formats: pkg/kubelet/cm/cpumanager/state/checkpoint.go, .../memorymanager/state/checkpoint.go,
 .../devicemanager/checkpoint/checkpoint.go, pkg/kubelet/allocation/state/checkpoint.go, as kubelets up to 1.36 write
-them. As in the real kubelet, the end of a pod does not rewrite the device checkpoint.
+them. Only the checksum is another: a real kubelet hashes a dump of Go structs, this kubelet the JSON of the content. As
+in the real kubelet, the end of a pod does not rewrite the device checkpoint.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import zlib
+from collections.abc import Iterable
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +20,6 @@ import msgspec
 from sandbox.kubelet.holdings import Block, NodeHoldings
 from topowise import cpuset, pods
 from topowise.errors import SourceError
-from topowise_exporter.kubelet import checksum, device_checkpoint
 
 CPU_STATE: Final = "cpu_manager_state"
 MEMORY_STATE: Final = "memory_manager_state"
@@ -56,32 +57,29 @@ class StateFiles:
     def write(self, holdings: NodeHoldings, *, cpu_policy: str, memory_policy: str, admitted: bool) -> bool:
         """`admitted`: whether the device manager has a reason to write too. Returns whether anything was written."""
         cpu, memory = _cpu_state(holdings, cpu_policy), _memory_state(holdings, memory_policy)
-        wrote = self._put(CPU_STATE, cpu, checksum_of_cpus)
-        wrote |= self._put(MEMORY_STATE, memory, checksum_of_memory)
+        wrote = self._put(CPU_STATE, cpu)
+        wrote |= self._put(MEMORY_STATE, memory)
         if admitted:
-            data = _device_state(holdings)
-            wrote |= self._put(DEVICE_STATE, {"Data": data}, checksum_of_devices)
+            wrote |= self._put(DEVICE_STATE, {"Data": _device_state(holdings)})
         return wrote
 
     def read(self) -> tuple[Json | None, Json | None, Json | None]:
         """Returns the checkpoints of CPU, memory and device manager, None for an absent file. Raises SourceError for a
         damaged file, with which a kubelet does not start."""
-        cpu = self._get(CPU_STATE, checksum_of_cpus)
-        memory = self._get(MEMORY_STATE, checksum_of_memory)
-        devices = self._get(DEVICE_STATE, checksum_of_devices)
-        allocated = self._get(ALLOCATED_STATE, _checksum_of_text)
+        cpu, memory, devices = (self._get(name) for name in (CPU_STATE, MEMORY_STATE, DEVICE_STATE))
+        allocated = self._get(ALLOCATED_STATE)
         self._allocated = {} if allocated is None else json.loads(allocated["data"])["entries"]
         return cpu, memory, None if devices is None else devices["Data"]
 
     def _put_allocated(self) -> None:
         text = json.dumps({"entries": self._allocated}, separators=(",", ":"))
-        self._put(ALLOCATED_STATE, {"data": text}, _checksum_of_text)
+        self._put(ALLOCATED_STATE, {"data": text})
 
-    def _put(self, name: str, content: Json, sum_of: Callable[[Json], int]) -> bool:
+    def _put(self, name: str, content: Json) -> bool:
         if self._written.get(name) == content:
             return False
         field = "Checksum" if name == DEVICE_STATE else "checksum"
-        text = json.dumps({**content, field: sum_of(content)}, separators=(",", ":"))
+        text = json.dumps({**content, field: _checksum(content)}, separators=(",", ":"))
         path = self._directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         scratch = path.with_name(f".{next(self._numbers):09d}")
@@ -90,12 +88,12 @@ class StateFiles:
         self._written[name] = content
         return True
 
-    def _get(self, name: str, sum_of: Callable[[Json], int]) -> Json | None:
+    def _get(self, name: str) -> Json | None:
         path = self._directory / name
         try:
             content: Json = json.loads(path.read_bytes())
             stored = content.pop("Checksum" if name == DEVICE_STATE else "checksum")
-            checksum = sum_of(content)
+            checksum = _checksum(content)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
@@ -106,26 +104,8 @@ class StateFiles:
         return content
 
 
-def checksum_of_cpus(content: Json) -> int:
-    """Returns the checksum of a cpu_manager_state, decoded from JSON; a `checksum` in it is ignored."""
-    return checksum.fnv1a(next(checksum.cpu_dumps(content)))
-
-
-def checksum_of_memory(content: Json) -> int:
-    """Returns the checksum of a memory_manager_state, decoded from JSON."""
-    return checksum.fnv1a(next(checksum.memory_dumps(content)))
-
-
-def checksum_of_devices(content: Json) -> int:
-    """Returns the checksum of a kubelet_internal_checkpoint, decoded from JSON."""
-    checksum = device_checkpoint.checksum(msgspec.convert(content["Data"], device_checkpoint.DeviceData))
-    # A real plug-in's answers can make the dump too long to be summed up here; the sandbox's are empty.
-    assert checksum is not None
-    return checksum
-
-
-def _checksum_of_text(content: Json) -> int:
-    return checksum.fnv1a(f"(string){content['data']}")
+def _checksum(content: Json) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
 def _cpu_state(holdings: NodeHoldings, policy: str) -> Json:

@@ -1,7 +1,7 @@
 """Node groups that the configuration declares, for groups that have no node yet.
 
 The file of a group is a NodeResourceTopology, saved while the group had a node, or the description of a machine, as for
-plans (the output of `topowise-exporter machine`, or of lstopo), with the configuration of its kubelet. A reported node
+plans (the output of `topowise-exporter machine`), with the configuration of its kubelet. A reported node
 of the group takes precedence over the declaration.
 """
 
@@ -58,7 +58,7 @@ def profiles_of(
 def _kubelet(declared: NodeGroup, files: Mapping[str, bytes]) -> Kubelet:
     """Returns the kubelet without pods. Raises TopowiseError."""
     text = files[declared.file]
-    document = None if text.lstrip()[:1] == b"<" else documents.load(text)
+    document = documents.load(text)
     if isinstance(document, dict) and document.get("kind") == _NRT:
         return _of_report(declared, document)
     # Imported on demand: only machine descriptions need the planner.

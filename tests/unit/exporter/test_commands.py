@@ -54,15 +54,6 @@ def test_once_prints_the_node_without_allocations_where_no_kubelet_answers(
     assert json.loads(capsys.readouterr().out) == printed
 
 
-def test_what_goes_wrong_is_one_line_and_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--config", str(tmp_path / "none.yaml")]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    (line,) = said.err.splitlines()
-    assert line.startswith("error: ")
-    assert "none.yaml" in line
-
-
 def test_a_reader_that_has_seen_enough_is_no_error(roots: list[str]) -> None:
     command = [sys.executable, "-m", "topowise_exporter", "machine", *roots]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

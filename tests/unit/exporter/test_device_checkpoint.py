@@ -5,7 +5,6 @@ Kubelets wrote the two complete texts (2020 without pods, and 2026); both are pu
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 from pathlib import Path
@@ -32,26 +31,15 @@ UID = "bf52b2cd-b611-4e79-86b1-280b283185c3"
 
 
 def written(*entries: dict[str, Any], registered: dict[str, list[str] | None] | None = None) -> bytes:
-    """As a kubelet writes it, with the checksum that is found by trying to read it."""
-    document: dict[str, Any] = {"Data": {"PodDeviceEntries": list(entries), "RegisteredDevices": registered or {}}}
-    try:
-        device_checkpoint.parse(json.dumps({**document, "Checksum": 0}).encode(), "x")
-    except SourceError as exc:
-        document["Checksum"] = int(str(exc).rpartition(" ")[2])
-    return json.dumps(document).encode()
+    data = {"PodDeviceEntries": list(entries), "RegisteredDevices": registered or {}}
+    return json.dumps({"Data": data, "Checksum": 0}).encode()
 
 
-def entry(uid: str, container: str, resource: str, ids: Any, answer: bytes = b"") -> dict[str, Any]:
-    return {
-        "PodUID": uid,
-        "ContainerName": container,
-        "ResourceName": resource,
-        "DeviceIDs": ids,
-        "AllocResp": base64.b64encode(answer).decode(),
-    }
+def entry(uid: str, container: str, resource: str, ids: Any) -> dict[str, Any]:
+    return {"PodUID": uid, "ContainerName": container, "ResourceName": resource, "DeviceIDs": ids, "AllocResp": ""}
 
 
-def test_what_real_kubelets_wrote_has_the_checksum_that_is_found_here() -> None:
+def test_what_real_kubelets_wrote_is_read() -> None:
     state = device_checkpoint.parse(REAL, "x")
     assert state.holders == {UID: {"check": (Device("nvidia.com/gpu", "tegra", ()),)}}
     assert state.registered == {"nvidia.com/gpu": {"tegra"}}
@@ -80,12 +68,9 @@ def test_a_resource_without_devices_is_none_that_plug_ins_have_shown() -> None:
         (b"", "is not a checkpoint"),
         (REAL[:100], "is not a checkpoint"),
         (b'{"policyName":"static","defaultCpuSet":"","checksum":1}', "is not a checkpoint"),
-        (REAL.replace(b"3660592824", b"3660592825"), "has checksum 3660592825, expected 3660592824"),
-        (REAL.replace(b"tegra", b"other", 1), "has checksum"),
-        (REAL.replace(b'"-1"', b'" 1"'), "has an invalid NUMA node or plug-in answer"),
-        (REAL.replace(b'"-1"', b'"1_0"'), "has an invalid NUMA node or plug-in answer"),
-        (REAL.replace(b'"-1"', b'"one"'), "has an invalid NUMA node or plug-in answer"),
-        (REAL.replace(b"Ch8K", b"C!8K"), "has an invalid NUMA node or plug-in answer"),
+        (REAL.replace(b'"-1"', b'" 1"'), "has NUMA node ' 1', expected an integer"),
+        (REAL.replace(b'"-1"', b'"1_0"'), "has NUMA node"),
+        (REAL.replace(b'"-1"', b'"one"'), "has NUMA node"),
         (REAL.replace(b"tegra", b"\xff\xfe", 1), "is not a checkpoint"),
         (b'{"Data":' * 5000, "is not a checkpoint"),
     ],
@@ -107,13 +92,6 @@ def test_more_devices_than_a_machine_can_have_are_refused() -> None:
     )
     with pytest.raises(SourceError, match="more than 65536 devices"):
         device_checkpoint.parse(text.encode(), "/state")
-
-
-def test_a_file_with_long_answers_goes_by_its_form() -> None:
-    # A megabyte of environment would keep the loop for a second.
-    long = entry("u", "c", "gpu", {"0": ["a"]}, b"x" * 1_000_000)
-    document = {"Data": {"PodDeviceEntries": [long], "RegisteredDevices": {}}, "Checksum": 1}
-    assert device_checkpoint.parse(json.dumps(document).encode(), "x").holders.keys() == {"u"}
 
 
 def put_fifo(path: Path) -> None:

@@ -8,13 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import API_VERSION
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra.slices import Device, Devices
 from topowise_exporter.hardware import Hardware, HardwareReading
-from topowise_exporter.kubelet import device_checkpoint
 from topowise_exporter.kubelet.allocations import (
     Allocatable,
     Allocations,
@@ -59,10 +57,10 @@ class Kubelet:
         return self.listed
 
 
-def observer(root: Path) -> Observer:
+def observer(root: Path, kubelet: Any = None, **options: Any) -> Observer:
     settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(root))
-    fake: Any = Kubelet()
-    return Observer(settings, fake, fake, clock=lambda: 1.0, hardware=KnownHardware(settings))
+    fake: Any = kubelet or Kubelet()
+    return Observer(settings, fake, fake, clock=lambda: 1.0, hardware=KnownHardware(settings), **options)
 
 
 async def test_a_pod_whose_directory_comes_after_its_cpus_holds_them(tmp_path: Path) -> None:
@@ -104,11 +102,8 @@ async def test_the_same_facts_are_the_same_object_with_and_without_a_finished_in
 
 
 async def test_devices_of_resource_slices_are_taken_as_they_are_known_at_the_sync(tmp_path: Path) -> None:
-    settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
-    fake: Any = Kubelet()
     known: list[Devices] = [{}]
-    known_hardware = KnownHardware(settings)
-    reading = Observer(settings, fake, fake, clock=lambda: 1.0, devices=lambda: known[-1], hardware=known_hardware)
+    reading = observer(tmp_path, devices=lambda: known[-1])
     first = (await reading.observe()).observation
     assert first.devices == {}
     assert (await reading.observe()).observation is first
@@ -151,12 +146,10 @@ class Before134(Kubelet):
 async def test_claimed_devices_are_left_out_where_list_does_not_name_their_pods(
     tmp_path: Path, version: str, gates: dict[str, bool], is_shown: bool
 ) -> None:
-    settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
-    fake: Any = Before134(**gates)
+    fake = Before134(**gates)
     fake.version = version
     devices: Devices = {CARD: Device(0, "", (), is_whole=True, is_open=True)}
-    reading = Observer(settings, fake, fake, devices=lambda: devices, hardware=KnownHardware(settings))
-    result = await reading.observe()
+    result = await observer(tmp_path, fake, devices=lambda: devices).observe()
     assert (result.observation.devices == devices) is is_shown
     problem = result.problems.get("List does not name devices of resource claims, leaving them out")
     requirement = f"kubelet {version} without the feature gate KubeletPodResourcesDynamicResources"
@@ -164,10 +157,9 @@ async def test_claimed_devices_are_left_out_where_list_does_not_name_their_pods(
 
 
 async def test_a_list_that_names_a_claimed_device_shows_that_the_kubelet_does(tmp_path: Path) -> None:
-    settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
-    fake: Any = Before134()
+    fake = Before134()
     devices: Devices = {CARD: Device(0, "", (), is_whole=True, is_open=True)}
-    reading = Observer(settings, fake, fake, devices=lambda: devices, hardware=KnownHardware(settings))
+    reading = observer(tmp_path, fake, devices=lambda: devices)
     for containers in ((ContainerAllocation("c", claims=(CARD,)),), ()):
         fake.listed = (PodAllocation("ns", "p", containers),)
         assert (await reading.observe()).observation.devices == devices
@@ -238,6 +230,11 @@ class Node:
         return self.reading.observation.allocations
 
 
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
 def holding(name: str, cpus: set[int], memory: int = 0, devices: tuple[Plugged, ...] = ()) -> PodAllocation:
     blocks = (MemoryBlock("memory", (0,), memory),) if memory else ()
     return PodAllocation("ns", name, (ContainerAllocation("c", frozenset(cpus), blocks, devices),))
@@ -246,8 +243,7 @@ def holding(name: str, cpus: set[int], memory: int = 0, devices: tuple[Plugged, 
 ALLOCATABLE = Allocatable(frozenset({1, 2, 3}), (MemoryBlock("memory", (0,), 100),))
 
 
-async def test_a_pod_that_is_being_admitted_is_nowhere_in_what_is_seen(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+async def test_a_pod_that_is_being_admitted_is_nowhere_in_what_is_seen(node: Node, tmp_path: Path) -> None:
     node.write({})
     before = await node.observer.observe()
     assert not before.doubts
@@ -272,8 +268,9 @@ def write_allocated(root: Path, *uids: str) -> None:
     (root / "allocated_pods_state").write_bytes(msgspec.json.encode({"data": data, "checksum": 2718281828}))
 
 
-async def test_an_admission_ends_with_the_record_of_the_allocation_manager_or_a_directory(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+async def test_an_admission_ends_with_the_record_of_the_allocation_manager_or_a_directory(
+    node: Node, tmp_path: Path
+) -> None:
     node.write({})
     write_allocated(tmp_path)
     assert not node.observer.is_admitting()
@@ -287,9 +284,8 @@ async def test_an_admission_ends_with_the_record_of_the_allocation_manager_or_a_
     assert not node.observer.is_admitting()
 
 
-async def test_a_pod_that_is_written_down_as_admitted_needs_no_directory(tmp_path: Path) -> None:
+async def test_a_pod_that_is_written_down_as_admitted_needs_no_directory(node: Node, tmp_path: Path) -> None:
     """With systemd's cgroups the directory came 1.7 s (p50) to 8.3 s later on a kubelet 1.36.2."""
-    node = Node(tmp_path)
     node.write({})
     write_allocated(tmp_path)
     await node.observe()
@@ -305,9 +301,8 @@ async def test_a_pod_that_is_written_down_as_admitted_needs_no_directory(tmp_pat
     "text", [b"", b"{", b"[]", b'{"data": 7}', b'{"data": "{"}', b'{"data": "{\\"entries\\": []}"}']
 )
 async def test_a_record_of_admissions_that_cannot_be_read_is_named_and_directories_prove(
-    tmp_path: Path, text: bytes
+    node: Node, tmp_path: Path, text: bytes
 ) -> None:
-    node = Node(tmp_path)
     node.write({})
     await node.observe()
     (tmp_path / "allocated_pods_state").write_bytes(text)
@@ -319,8 +314,7 @@ async def test_a_record_of_admissions_that_cannot_be_read_is_named_and_directori
     assert (await node.observe()).pods == node.listed
 
 
-async def test_a_directory_that_comes_after_list_was_asked_proves_nothing(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+async def test_a_directory_that_comes_after_list_was_asked_proves_nothing(node: Node, tmp_path: Path) -> None:
     node.write({})
     await node.observe()
     node.write({"u": {"c": "2"}})
@@ -337,8 +331,7 @@ async def test_a_directory_that_comes_after_list_was_asked_proves_nothing(tmp_pa
     assert (await node.observe()).pods == node.listed
 
 
-async def test_a_starting_kubelet_is_doubted_until_it_lists_what_its_files_have(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+async def test_a_starting_kubelet_is_doubted_until_it_lists_what_its_files_have(node: Node, tmp_path: Path) -> None:
     node.write({"u": {"c": "2"}})
     (tmp_path / "pods/u").mkdir()
     node.listed = (holding("p", {2}),)
@@ -356,8 +349,9 @@ async def test_a_starting_kubelet_is_doubted_until_it_lists_what_its_files_have(
     assert not node.reading.doubts
 
 
-async def test_a_pod_that_ended_while_the_kubelet_was_down_is_dead_when_its_directory_is_gone(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+async def test_a_pod_that_ended_while_the_kubelet_was_down_is_dead_when_its_directory_is_gone(
+    node: Node, tmp_path: Path
+) -> None:
     node.write({"u": {"c": "2"}})
     (tmp_path / "pods/u").mkdir()
     node.listed = (holding("p", {2}),)
@@ -372,8 +366,7 @@ async def test_a_pod_that_ended_while_the_kubelet_was_down_is_dead_when_its_dire
     assert (observation.pods, observation.unlisted) == ((), {})
 
 
-async def test_an_old_state_file_at_our_first_start_is_waited_for_a_minute_at_most(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+async def test_an_old_state_file_at_our_first_start_is_waited_for_a_minute_at_most(node: Node, tmp_path: Path) -> None:
     node.write({"old": {"c": "3"}})
     (tmp_path / "pods/old").mkdir()
     await node.observe()
@@ -382,8 +375,7 @@ async def test_an_old_state_file_at_our_first_start_is_waited_for_a_minute_at_mo
     assert not node.reading.doubts
 
 
-async def test_what_the_last_object_had_beyond_list_is_not_waited_for(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+async def test_what_the_last_object_had_beyond_list_is_not_waited_for(node: Node, tmp_path: Path) -> None:
     node.write({"left": {"setup": "3"}})
     (tmp_path / "pods/left").mkdir()
     node.observer.remember((), frozenset({"left"}))
@@ -395,30 +387,21 @@ async def test_what_the_last_object_had_beyond_list_is_not_waited_for(tmp_path: 
 CHECKPOINT = (
     b'{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"setup","ResourceName":"nic",'
     b'"DeviceIDs":{"0":["n0","n1"]},"AllocResp":""},{"PodUID":"u","ContainerName":"c","ResourceName":"nic",'
-    b'"DeviceIDs":{"0":["n0"]},"AllocResp":""}],"RegisteredDevices":{"nic":["n0","n1"]}},"Checksum":%d}'
+    b'"DeviceIDs":{"0":["n0"]},"AllocResp":""}],"RegisteredDevices":{"nic":["n0","n1"]}},"Checksum":1}'
 )
 NICS = (Plugged("nic", "n0", (0,)), Plugged("nic", "n1", (0,)))
 
 
-def checkpoint() -> bytes:
-    try:
-        device_checkpoint.parse(CHECKPOINT % 0, "x")
-    except SourceError as exc:
-        return CHECKPOINT % int(str(exc).rpartition(" ")[2])
-    raise AssertionError("0 is not its checksum")
-
-
-async def test_devices_of_a_finished_init_container_stay_with_their_pod(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+async def test_devices_of_a_finished_init_container_stay_with_their_pod(node: Node, tmp_path: Path) -> None:
     node.allocated = Allocatable(ALLOCATABLE.cpus, ALLOCATABLE.memory, NICS)
     node.write({})
     file = tmp_path / "device-plugins/kubelet_internal_checkpoint"
-    file.write_bytes(checkpoint())
+    file.write_bytes(CHECKPOINT)
     (tmp_path / "pods/u").mkdir()
     node.listed = (holding("p", set(), 0, NICS[:1]),)
     assert (await node.observe()).unlisted_devices == {"u": (NICS[1],)}
     # As long as the file cannot be read, what it had holds.
-    file.write_bytes(checkpoint()[:-9])
+    file.write_bytes(CHECKPOINT[:-9])
     assert (await node.observe()).unlisted_devices == {"u": (NICS[1],)}
     assert "Device manager checkpoint" in next(iter(node.reading.problems))
     node.listed = ()
@@ -427,15 +410,14 @@ async def test_devices_of_a_finished_init_container_stay_with_their_pod(tmp_path
 
 @pytest.mark.parametrize("allocation", [{"memory": 40}, {"devices": NICS[:1]}])
 async def test_cpus_of_a_finished_init_container_stay_with_a_pod_whose_containers_have_something_else(
-    tmp_path: Path, allocation: dict[str, Any]
+    node: Node, tmp_path: Path, allocation: dict[str, Any]
 ) -> None:
     """Its container is on the shared pool, and listed with memory or devices alone."""
-    node = Node(tmp_path)
     node.allocated = Allocatable(ALLOCATABLE.cpus, ALLOCATABLE.memory, NICS)
     node.write({})
     await node.observe()
     node.write({"u": {"setup": "3"}}, {"u": allocation.get("memory", 0)})
-    (tmp_path / "device-plugins/kubelet_internal_checkpoint").write_bytes(checkpoint())
+    (tmp_path / "device-plugins/kubelet_internal_checkpoint").write_bytes(CHECKPOINT)
     (tmp_path / "pods/u").mkdir()
     node.listed = (holding("p", set(), **allocation),)
     observation = await node.observe()
@@ -444,9 +426,8 @@ async def test_cpus_of_a_finished_init_container_stay_with_a_pod_whose_container
     assert (await node.observe()).unlisted == {}
 
 
-async def test_of_two_pods_with_equal_memory_the_pod_with_the_listed_cpus_is_alive(tmp_path: Path) -> None:
+async def test_of_two_pods_with_equal_memory_the_pod_with_the_listed_cpus_is_alive(node: Node, tmp_path: Path) -> None:
     """The dead pod's init container had more, which the kubelet releases before it admits the next pod."""
-    node = Node(tmp_path)
     node.write({})
     await node.observe()
     blocks = {"dead": {"setup": 40, "c": 10}, "alive": {"c": 10}}
@@ -468,8 +449,7 @@ async def test_of_two_pods_with_equal_memory_the_pod_with_the_listed_cpus_is_ali
     assert observation.free_memory.free == {(0, "memory"): 90}
 
 
-async def test_a_plug_in_that_goes_while_the_kubelet_runs_leaves_its_row(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+async def test_a_plug_in_that_goes_while_the_kubelet_runs_leaves_its_row(node: Node) -> None:
     node.write({})
     node.allocated = Allocatable(ALLOCATABLE.cpus, ALLOCATABLE.memory, NICS)
     assert (await node.observe()).absent == ()
@@ -479,8 +459,9 @@ async def test_a_plug_in_that_goes_while_the_kubelet_runs_leaves_its_row(tmp_pat
     assert observation.absent == NICS
 
 
-async def test_free_memory_holds_while_its_file_cannot_be_read_and_the_memory_is_the_same_pods(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+async def test_free_memory_holds_while_its_file_cannot_be_read_and_the_memory_is_the_same_pods(
+    node: Node, tmp_path: Path
+) -> None:
     node.write({"u": {"c": "2"}}, {"u": 40})
     (tmp_path / "pods/u").mkdir()
     node.listed = (holding("p", {2}, 40),)
@@ -491,16 +472,14 @@ async def test_free_memory_holds_while_its_file_cannot_be_read_and_the_memory_is
     assert (await node.observe()).free_memory is None
 
 
-async def test_a_node_without_managers_and_without_a_past_is_seen_at_once(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+async def test_a_node_without_managers_and_without_a_past_is_seen_at_once(node: Node) -> None:
     node.config = KubeletConfiguration()
     node.allocated = Allocatable()
     await node.observe()
     assert not node.reading.doubts
 
 
-async def test_a_pod_that_ends_before_its_directory_was_seen_is_dead(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+async def test_a_pod_that_ends_before_its_directory_was_seen_is_dead(node: Node, tmp_path: Path) -> None:
     node.write({})
     await node.observe()
     node.write({"u": {"c": "2"}})

@@ -90,6 +90,14 @@ def most_in_a_minute(times: list[float]) -> int:
     return max((sum(start <= at < start + PAUSE_S for at in times) for start in times), default=0)
 
 
+async def written(content: str) -> tuple[Server, Writer[str]]:
+    """A server and a writer that has written this."""
+    server = Server()
+    writer = make(server)
+    await writer.publish(content)
+    return server, writer
+
+
 async def test_changes_are_written_at_once_without_another_writer() -> None:
     server = Server()
     writer = make(server)
@@ -100,9 +108,7 @@ async def test_changes_are_written_at_once_without_another_writer() -> None:
 
 @pytest.mark.parametrize("own", [lambda now: "ours", str], ids=["same content", "ever new content"])
 async def test_against_a_writer_of_two_writes_a_second_the_exporter_writes_once_a_minute(own: Any) -> None:
-    server = Server()
-    writer = make(server)
-    await writer.publish("ours")
+    server, writer = await written("ours")
     await run(server, writer, 600, own=own, foreign=lambda now: f"theirs at {now}")
     against = server.patches[2:]
     assert 5 <= len(against) <= 10
@@ -129,9 +135,7 @@ async def _time_of_second_correction(spread: float) -> float:
 
 
 async def test_after_a_single_edit_news_wait_a_minute_and_then_flow_again() -> None:
-    server = Server()
-    writer = make(server)
-    await writer.publish("ours")
+    server, writer = await written("ours")
     server.now = 10
     server.write("kubectl-edit", "edited")
     assert await writer.check() == "it was changed by a user with kubectl (field manager kubectl-edit)"
@@ -144,9 +148,7 @@ async def test_after_a_single_edit_news_wait_a_minute_and_then_flow_again() -> N
 
 
 async def test_a_write_against_another_writer_with_a_lost_answer_is_not_repeated_at_once() -> None:
-    server = Server()
-    writer = make(server)
-    await writer.publish("ours")
+    server, writer = await written("ours")
     server.write(RTE, "theirs")
     await writer.check()
     server.lose_answers = True
@@ -157,9 +159,7 @@ async def test_a_write_against_another_writer_with_a_lost_answer_is_not_repeated
 
 
 async def test_a_write_with_a_lost_answer_is_not_taken_for_a_foreign_write() -> None:
-    server = Server()
-    writer = make(server)
-    await writer.publish("one")
+    server, writer = await written("one")
     server.lose_answers = True
     with pytest.raises(ApiError):
         await writer.publish("two")
@@ -170,9 +170,7 @@ async def test_a_write_with_a_lost_answer_is_not_taken_for_a_foreign_write() -> 
 
 
 async def test_who_is_overwritten_unseen_is_noticed_and_named_at_the_next_reading() -> None:
-    server = Server()
-    writer = make(server)
-    await writer.publish("one")
+    server, writer = await written("one")
     server.write(KOORDLET, "theirs")
     await writer.publish("two")
     assert writer.foreign_writers == {other_writers.UNKNOWN}
@@ -182,9 +180,7 @@ async def test_who_is_overwritten_unseen_is_noticed_and_named_at_the_next_readin
 
 
 async def test_a_label_names_who_has_lost_its_fields() -> None:
-    server = Server()
-    writer = make(server)
-    await writer.publish("one")
+    server, writer = await written("one")
     server.labels = {"app.kubernetes.io/managed-by": "Koordinator"}
     server.write(KOORDLET, "theirs")
     await writer.publish("two")
@@ -192,9 +188,7 @@ async def test_a_label_names_who_has_lost_its_fields() -> None:
 
 
 async def test_another_topowise_exporter_is_distinguished_from_unknown_writers() -> None:
-    server = Server()
-    writer = make(server)
-    await writer.publish("one")
+    server, writer = await written("one")
     server.now = 5
     server.write(FIELD_MANAGER, "of the other")
     assert await writer.check() == "it was changed by another topowise-exporter"
@@ -211,9 +205,7 @@ async def test_fields_with_an_earlier_owner_are_no_foreign_write() -> None:
 
 
 async def test_a_writer_that_deletes_and_recreates_the_object_is_foreign() -> None:
-    server = Server()
-    writer = make(server)
-    await writer.publish("ours")
+    server, writer = await written("ours")
     server.delete()
     server.write(RTE, "theirs")
     await writer.publish("news")
@@ -222,9 +214,7 @@ async def test_a_writer_that_deletes_and_recreates_the_object_is_foreign() -> No
 
 
 async def test_a_deletion_alone_is_made_good_at_once() -> None:
-    server = Server()
-    writer = make(server)
-    await writer.publish("ours")
+    server, writer = await written("ours")
     server.delete()
     assert await writer.check() == "it was deleted"
     assert await writer.publish("ours") == "written"
@@ -233,9 +223,7 @@ async def test_a_deletion_alone_is_made_good_at_once() -> None:
 
 
 async def test_who_has_stopped_is_forgotten_before_an_alert_of_ten_minutes_fires() -> None:
-    server = Server()
-    writer = make(server)
-    await writer.publish("ours")
+    server, writer = await written("ours")
     server.write(RTE, "theirs")
     await writer.check()
     assert writer.foreign_writers == {RTE}

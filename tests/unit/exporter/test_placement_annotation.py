@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
+import pytest
 
 from topowise.errors import ApiError
 from topowise.kubeletconfig import KubeletConfiguration
@@ -43,41 +43,46 @@ def seen(*pods: PodAllocation) -> Observation:
     return Observation(MACHINE, KubeletConfiguration(), Allocations(pods=pods))
 
 
-def test_the_text_is_kais_own_example() -> None:
-    gpus = (Device("nvidia.com/gpu", "a", (0,)), Device("nvidia.com/gpu", "b", (0,)))
-    node_of_cpu = dict.fromkeys(range(8), 0)
-    text = placement(pod("p", *range(8), devices=gpus), node_of_cpu)
-    assert text == '[{"zone":"node-0","amount":{"cpu":"8","nvidia.com/gpu":"2"}}]'
-
-
-def test_zones_are_in_the_order_of_their_names_and_containers_are_summed() -> None:
-    two = PodAllocation(
-        "ns",
-        "p",
-        (
-            ContainerAllocation("a", frozenset({4}), (MemoryBlock("memory", (1,), 1 << 30),)),
-            ContainerAllocation("b", frozenset({0, 5}), (MemoryBlock("hugepages-2Mi", (1,), 2 << 20),)),
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(
+            pod("p", 0, 1, devices=(Device("nvidia.com/gpu", "a", (0,)), Device("nvidia.com/gpu", "b", (0,)))),
+            '[{"zone":"node-0","amount":{"cpu":"2","nvidia.com/gpu":"2"}}]',
+            id="KAI's own example",
         ),
-    )
-    assert json.loads(placement(two, NODE_OF_CPU) or "") == [
-        {"zone": "node-0", "amount": {"cpu": "1"}},
-        {"zone": "node-1", "amount": {"cpu": "2", "hugepages-2Mi": "2097152", "memory": "1073741824"}},
-    ]
-
-
-def test_containers_on_several_nodes_or_on_none_are_not_annotated() -> None:
-    uncertain = pod(
-        "p",
-        9,
-        memory=(MemoryBlock("memory", (0, 1), 1 << 30),),
-        devices=(Device("gpu", "a", (0, 1)), Device("fpga", "b", ())),
-    )
-    assert placement(uncertain, NODE_OF_CPU) is None
-
-
-def test_cpus_of_the_pod_level_count_once() -> None:
-    shared = PodAllocation("ns", "p", (ContainerAllocation("c", frozenset({0})),), own_cpus=frozenset({0, 1}))
-    assert placement(shared, NODE_OF_CPU) == '[{"zone":"node-0","amount":{"cpu":"2"}}]'
+        pytest.param(
+            PodAllocation(
+                "ns",
+                "p",
+                (
+                    ContainerAllocation("a", frozenset({4}), (MemoryBlock("memory", (1,), 1 << 30),)),
+                    ContainerAllocation("b", frozenset({0, 5}), (MemoryBlock("hugepages-2Mi", (1,), 2 << 20),)),
+                ),
+            ),
+            '[{"zone":"node-0","amount":{"cpu":"1"}},'
+            '{"zone":"node-1","amount":{"cpu":"2","hugepages-2Mi":"2097152","memory":"1073741824"}}]',
+            id="containers are summed, zones are in order",
+        ),
+        pytest.param(
+            pod(
+                "p",
+                9,
+                memory=(MemoryBlock("memory", (0, 1), 1 << 30),),
+                devices=(Device("gpu", "a", (0, 1)), Device("fpga", "b", ())),
+            ),
+            None,
+            id="several nodes or none",
+        ),
+        pytest.param(
+            PodAllocation("ns", "p", (ContainerAllocation("c", frozenset({0})),), own_cpus=frozenset({0, 1})),
+            '[{"zone":"node-0","amount":{"cpu":"2"}}]',
+            id="CPUs of the pod level count once",
+        ),
+    ],
+)
+def test_the_text_of_a_pod(pod: PodAllocation, expected: str | None) -> None:
+    assert placement(pod, NODE_OF_CPU) == expected
 
 
 class Server:
@@ -188,14 +193,6 @@ async def test_a_full_node_is_annotated_at_the_pace_that_was_promised() -> None:
         assert 5 <= len(server.patches) <= 21
 
 
-async def test_pods_that_are_left_out_are_not_annotated() -> None:
-    server = Server(a="n1", b="n1")
-    async with annotating(server, excluded=Exclusions(pods=(PodPattern(namespace="ns", name="a"),))) as annotator:
-        annotator.saw(seen(pod("a", 0), pod("b", 1)))
-        await settled()
-    assert server.patches == ["b"]
-
-
 async def test_a_restarted_exporter_patches_nothing_that_is_there_already() -> None:
     server = Server(a="n1", b="n1")
     facts = seen(pod("a", 0), pod("b", 4))
@@ -207,7 +204,7 @@ async def test_a_restarted_exporter_patches_nothing_that_is_there_already() -> N
 
 
 async def test_a_pod_that_a_webhook_refuses_keeps_no_other_pod_from_its_annotation() -> None:
-    server = Server(a="n1", b="n1", c="n1")
+    server = Server(a="n1", b="n1", c="n1", d="n1")
     whole = server.request
 
     async def refusing(method: str, path: str, **more: Any) -> bytes:
@@ -216,7 +213,8 @@ async def test_a_pod_that_a_webhook_refuses_keeps_no_other_pod_from_its_annotati
         return await whole(method, path, **more)
 
     server.request = refusing  # type: ignore[method-assign]
-    async with annotating(server) as annotator:
-        annotator.saw(seen(pod("a", 0), pod("b", 1), pod("c", 4)))
+    left_out = Exclusions(pods=(PodPattern(namespace="ns", name="d"),))
+    async with annotating(server, excluded=left_out) as annotator:
+        annotator.saw(seen(pod("a", 0), pod("b", 1), pod("c", 4), pod("d", 5)))
         await settled(0.3)
     assert sorted(server.patches) == ["b", "c"]

@@ -179,20 +179,6 @@ async def test_a_missing_socket_is_said_to_be_missing_at_once(tmp_path: Path) ->
             await client.pods()
 
 
-async def test_a_socket_that_answers_garbage_is_an_error_with_the_call_in_it(tmp_path: Path) -> None:
-    socket = tmp_path / "kubelet.sock"
-
-    async def babble(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\nno gRPC here")
-        await writer.drain()
-        writer.close()
-
-    babbler = await asyncio.start_unix_server(babble, str(socket))
-    async with babbler, PodResources(str(socket), timeout=2) as client:
-        with pytest.raises(SourceError, match="List"):
-            await client.pods()
-
-
 async def test_a_socket_that_never_answers_is_given_up_in_time(tmp_path: Path) -> None:
     socket = tmp_path / "kubelet.sock"
 

@@ -44,6 +44,18 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
 
 
 @contextlib.asynccontextmanager
+async def serving(socket: Path, *handlers: grpc.GenericRpcHandler) -> AsyncIterator[None]:
+    """A kubelet with other answers."""
+    server = grpc.aio.server(handlers=handlers)
+    server.add_insecure_port(f"unix://{socket}")
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+@contextlib.asynccontextmanager
 async def watching(socket: Path, trigger: Trigger) -> AsyncIterator[PodsWatch]:
     """The watch as the daemon runs it."""
     watch = PodsWatch(socket, trigger, backoff=Backoff(30.0, 60.0))
@@ -120,20 +132,6 @@ async def test_a_node_without_the_api_says_so_once(tmp_path: Path, caplog: pytes
     assert not trigger.reasons
 
 
-async def test_another_version_of_the_api_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    socket = tmp_path / "pods-api.sock"
-    server = grpc.aio.server()
-    server.add_insecure_port(f"unix://{socket}")
-    await server.start()
-    async with watching(socket, Trigger()):
-        async with asyncio.timeout(5):
-            while not any("another version" in record.message for record in caplog.records):
-                await asyncio.sleep(0.01)
-    await server.stop(None)
-    assert not [record for record in caplog.records if record.levelno > logging.INFO]
-
-
 class Garbage(grpc.GenericRpcHandler):
     """Answers the watch with bytes that are no event."""
 
@@ -144,19 +142,20 @@ class Garbage(grpc.GenericRpcHandler):
         return grpc.unary_stream_rpc_method_handler(watch)
 
 
-async def test_events_that_do_not_decode_end_the_watch_and_nothing_else(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("handlers", "said"),
+    [((), "another version"), ((Garbage(),), "unknown message format")],
+    ids=["version", "garbage"],
+)
+async def test_another_api_is_said_and_left_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, handlers: tuple[grpc.GenericRpcHandler, ...], said: str
 ) -> None:
     caplog.set_level(logging.INFO)
     socket = tmp_path / "pods-api.sock"
-    server = grpc.aio.server(handlers=[Garbage()])
-    server.add_insecure_port(f"unix://{socket}")
-    await server.start()
-    async with watching(socket, Trigger()):
-        async with asyncio.timeout(5):
-            while not any("unknown message format" in record.message for record in caplog.records):
-                await asyncio.sleep(0.01)
-    await server.stop(None)
+    async with serving(socket, *handlers), watching(socket, Trigger()), asyncio.timeout(5):
+        while not any(said in record.message for record in caplog.records):
+            await asyncio.sleep(0.01)
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
 async def test_cancelled_in_the_middle_of_a_stream_it_leaves_the_kubelet_alone(node: Node) -> None:
@@ -191,15 +190,12 @@ async def test_a_watch_that_always_breaks_after_its_first_events_backs_off_and_f
 ) -> None:
     caplog.set_level(logging.INFO)
     socket, breaking = tmp_path / "pods-api.sock", Breaking()
-    server = grpc.aio.server(handlers=[breaking])
-    server.add_insecure_port(f"unix://{socket}")
-    await server.start()
     watch = PodsWatch(socket, Trigger(), backoff=Backoff(0.02, 60.0, uniform=lambda low, high: high))
-    task = asyncio.create_task(watch.run())
-    await asyncio.sleep(1.0)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await server.stop(None)
+    async with serving(socket, breaking):
+        task = asyncio.create_task(watch.run())
+        await asyncio.sleep(1.0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
     assert 3 <= breaking.watches <= 7
     assert len([record for record in caplog.records if "Pods API" in record.message]) <= 3
 

@@ -70,10 +70,6 @@ def pod(name: str, container: str = "", *cpus: int) -> PodAllocation:
     return PodAllocation("ns", name, containers)
 
 
-def free(topology: Numatopology) -> str:
-    return str(topology.spec["numares"]["cpu"].get("allocatable", ""))
-
-
 def written(topology: Numatopology) -> Any:
     return msgspec.json.decode(msgspec.json.encode(topology))
 
@@ -91,29 +87,32 @@ def test_every_online_cpu_has_its_real_node_its_socket_and_a_core_that_is_unique
     }
 
 
-def test_what_the_kernel_does_not_know_is_zero() -> None:
-    assert built(machine(cpu(0, node=-1, socket=-1, core=0))).spec["cpuDetail"] == {"0": {}}
-
-
 def test_policies_and_capacity_are_the_nodes() -> None:
     spec = built().spec
     assert spec["policies"] == {"CPUManagerPolicy": "static", "TopologyManagerPolicy": "restricted"}
     assert spec["numares"]["cpu"]["capacity"] == 8
+    # What the kernel does not know is zero.
+    assert built(machine(cpu(0, node=-1, socket=-1, core=0))).spec["cpuDetail"] == {"0": {}}
 
 
-def test_free_cpus_are_allocatable_cpus_without_a_pod() -> None:
-    topology = built(TWO_SOCKETS, pod("p", "c", 1, 5), allocatable=frozenset({1, 2, 3, 5, 6, 7}), used=frozenset({2}))
-    assert free(topology) == "3,6-7"
+ALL, SIX = frozenset(range(8)), frozenset({1, 2, 3, 5, 6, 7})
 
 
-def test_reserved_cpus_are_never_offered() -> None:
-    assert free(built(reserved_cpus="0,4")) == "1-3,5-7"
-    assert free(built(reserved_cpus="0,4", allocatable=frozenset(range(8)))) == "1-3,5-7"
-
-
-def test_cpus_that_are_not_online_are_not_free() -> None:
-    assert free(built(allocatable=frozenset({1, 99}))) == "1"
-    assert free(built(allocatable=frozenset({99}))) == ""
+@pytest.mark.parametrize(
+    ("pods", "options", "expected"),
+    [
+        pytest.param([("c", 1, 5)], {"allocatable": SIX, "used": frozenset({2})}, "3,6-7", id="without a pod"),
+        pytest.param([], {"reserved_cpus": "0,4"}, "1-3,5-7", id="reserved CPUs"),
+        pytest.param([], {"reserved_cpus": "0,4", "allocatable": ALL}, "1-3,5-7", id="reserved and allocatable"),
+        pytest.param([], {"allocatable": frozenset({1, 99})}, "1", id="not online"),
+        pytest.param([], {"allocatable": frozenset({99})}, "", id="none online"),
+    ],
+)
+def test_free_cpus_are_allocatable_cpus_without_a_pod(
+    pods: list[tuple[Any, ...]], options: dict[str, Any], expected: str
+) -> None:
+    topology = built(TWO_SOCKETS, *(pod("p", *containers) for containers in pods), **options)
+    assert topology.spec["numares"]["cpu"].get("allocatable", "") == expected
 
 
 @pytest.mark.parametrize(
@@ -133,7 +132,8 @@ def test_the_reader_is_left_to_reserve_only_what_is_not_left_out(
 
 def test_pods_show_the_exclusive_cpus_of_each_container_in_order() -> None:
     containers = (ContainerAllocation("z", frozenset({5})), ContainerAllocation("a", frozenset({1, 2, 99})))
-    topology = built(TWO_SOCKETS, PodAllocation("ns", "b", containers), pod("a", "c", 6, 7))
+    # Volcano waits until all that it sent are named, fractions of CPUs or not.
+    topology = built(TWO_SOCKETS, PodAllocation("ns", "b", containers), pod("shared"), pod("a", "c", 6, 7))
     assert written(topology)["spec"]["podAllocations"] == [
         {"name": "a", "namespace": "ns", "containerAllocations": [{"name": "c", "allocations": {"cpu": "6-7"}}]},
         {
@@ -144,6 +144,7 @@ def test_pods_show_the_exclusive_cpus_of_each_container_in_order() -> None:
                 {"name": "z", "allocations": {"cpu": "5"}},
             ],
         },
+        {"name": "shared", "namespace": "ns"},
     ]
 
 
@@ -160,15 +161,12 @@ def test_an_object_as_the_api_server_returns_it_is_the_same() -> None:
     assert same(stored, topology)
 
 
-def test_an_owner_of_another_writer_makes_no_difference() -> None:
+def test_what_is_the_same() -> None:
     other_owner = nrt.OwnerReference(apiVersion="apps/v1", kind="DaemonSet", name="d", uid="v")
     owned = built(owner=OWNER)
     metadata = msgspec.structs.replace(owned.metadata, ownerReferences=(other_owner, OWNER))
     assert same(msgspec.structs.replace(owned, metadata=metadata), owned)
-
-
-def test_a_new_owner_or_other_free_cpus_are_not_the_same() -> None:
-    assert not same(built(), built(owner=OWNER))
+    assert not same(built(), owned)
     assert not same(built(), built(used=frozenset({7})))
 
 
@@ -191,17 +189,3 @@ def check(value: Any, schema: dict[str, Any]) -> None:
     elif isinstance(value, list):
         for part in value:
             check(part, schema["items"])
-
-
-def test_every_pod_of_the_kubelet_is_named_whatever_its_allocation() -> None:
-    """Volcano waits until all that it sent are named, fractions of CPUs or not."""
-    topology = built(TWO_SOCKETS, pod("shared"), pod("pinned", "c", 1), allocatable=frozenset(range(8)))
-    shown = written(topology)["spec"]["podAllocations"]
-    assert shown == [
-        {
-            "name": "pinned",
-            "namespace": "ns",
-            "containerAllocations": [{"name": "c", "allocations": {"cpu": "1"}}],
-        },
-        {"name": "shared", "namespace": "ns"},
-    ]

@@ -22,7 +22,7 @@ from topowise_exporter.kubelet.allocations import (
     MemoryBlock,
     PodAllocation,
 )
-from topowise_exporter.publish.topology import Observation, Publishing, build
+from topowise_exporter.publish.topology import Observation, Publishing, build, fingerprint_method
 
 GIB = 1 << 30
 STATIC = KubeletConfiguration(
@@ -131,21 +131,13 @@ def test_the_fingerprint_counts_exclusive_pods_or_all(hardware: machine.Machine)
 
 
 def test_with_the_memory_manager_off_all_pods_count() -> None:
-    from topowise_exporter.publish.topology import fingerprint_method
-
+    """A Guaranteed pod with fractions of CPUs holds nothing else that could be seen."""
     nothing = Exclusions()
     assert fingerprint_method(KubeletConfiguration(), Publishing(), nothing) == "all"
     assert fingerprint_method(STATIC, Publishing(), nothing) == "with-exclusive-resources"
-
-
-def test_with_memory_left_out_all_pods_count() -> None:
-    """A Guaranteed pod with fractions of CPUs holds nothing else that could be seen."""
-    from topowise_exporter.publish.topology import fingerprint_method
-
     assert fingerprint_method(STATIC, Publishing(), Exclusions(resources=("mem*",))) == "all"
-    assert (
-        fingerprint_method(STATIC, Publishing(), Exclusions(resources=("hugepages-*",))) == "with-exclusive-resources"
-    )
+    pages = Exclusions(resources=("hugepages-*",))
+    assert fingerprint_method(STATIC, Publishing(), pages) == "with-exclusive-resources"
 
 
 def test_a_device_without_a_node_makes_a_pod_exclusive_if_its_resource_is_in_a_zone(hardware: machine.Machine) -> None:
@@ -262,10 +254,6 @@ def test_legacy_policies_are_written_on_request(
     assert topology_of(hardware, kubelet, Publishing(legacy_topology_policies=True)).topologyPolicies == (legacy,)
     assert not topology_of(hardware, kubelet).topologyPolicies
     assert attributes.policy_and_scope({}, [legacy]) == (policy, scope)
-
-
-def test_two_readings_of_the_same_node_are_the_same_object(hardware: machine.Machine) -> None:
-    assert topology_of(hardware) == topology_of(hardware)
 
 
 def test_leftovers_of_init_containers_are_listed_by_uid_and_absent_devices_are_not(hardware: machine.Machine) -> None:

@@ -78,6 +78,16 @@ async def succeed(call: Awaitable[Outcome]) -> Outcome:
     return outcome
 
 
+async def published(
+    facts: Observation, now: list[float] | None = None, *, api: Any = None, **settings: Any
+) -> tuple[Any, Publisher]:
+    """An API server and a publisher that has written these facts."""
+    api = api or FakeApi()
+    publisher = make(api, now, **settings)
+    await succeed(publisher.publish(facts))
+    return api, publisher
+
+
 def free(api: FakeApi) -> str:
     resources = api.objects[NRT]["zones"][0]["resources"]
     return str(next(resource["available"] for resource in resources if resource["name"] == "cpu"))
@@ -92,9 +102,8 @@ def failing(on: str, status: int) -> Callable[[str, str], None]:
 
 
 async def test_a_change_that_volcanos_object_missed_is_written_once_it_can_be() -> None:
-    api, now = FakeApi(), [0.0]
-    publisher = make(api, now, numatopology=True)
-    await succeed(publisher.publish(seen(1)))
+    now = [0.0]
+    api, publisher = await published(seen(1), now, numatopology=True)
     api.refuse = failing(f"PATCH {VOLCANO}", 429)
     change = seen(1, 2)
     await succeed(publisher.publish(change))
@@ -107,9 +116,7 @@ async def test_a_change_that_volcanos_object_missed_is_written_once_it_can_be() 
 
 @pytest.mark.parametrize("status", [0, 504])
 async def test_a_write_with_a_lost_answer_is_not_taken_for_a_refused_write(status: int) -> None:
-    api = FakeApi()
-    publisher = make(api)
-    await succeed(publisher.publish(seen(1)))
+    api, publisher = await published(seen(1))
     api.refuse_late = failing(f"PATCH {NRT}", status)
     assert isinstance((await publisher.publish(seen(1, 2))).error, ApiError)
     api.refuse_late = lambda method, path: None
@@ -118,10 +125,8 @@ async def test_a_write_with_a_lost_answer_is_not_taken_for_a_refused_write(statu
 
 
 async def test_an_object_with_amounts_that_are_none_is_written_anew() -> None:
-    api = FakeApi()
-    publisher = make(api)
     facts = seen(1)
-    await succeed(publisher.publish(facts))
+    api, publisher = await published(facts)
     api.objects[NRT]["zones"][0]["resources"][0]["available"] = "1e12345"
     await succeed(publisher.check_drift())
     await succeed(publisher.publish(facts))
@@ -130,9 +135,7 @@ async def test_an_object_with_amounts_that_are_none_is_written_anew() -> None:
 
 @pytest.mark.parametrize(("path", "status"), [(VOLCANO, 500), (NRT, 403)])
 async def test_a_failed_drift_check_delays_no_write(path: str, status: int) -> None:
-    api = FakeApi()
-    publisher = make(api, numatopology=True)
-    await succeed(publisher.publish(seen(1)))
+    api, publisher = await published(seen(1), numatopology=True)
     api.refuse = failing(f"GET {path}", status)
     await succeed(publisher.check_drift())
     await succeed(publisher.publish(seen(1, 2)))
@@ -208,9 +211,7 @@ async def test_an_object_that_cannot_be_made_to_fit_is_refused_with_its_size() -
 
 
 async def test_pods_are_counted_though_the_object_stays_as_it_is() -> None:
-    api = FakeApi()
-    publisher = make(api, publish=Publishing(fingerprint_method="with-exclusive-resources"))
-    await succeed(publisher.publish(seen(1)))
+    _, publisher = await published(seen(1), publish=Publishing(fingerprint_method="with-exclusive-resources"))
     outcome = await succeed(publisher.publish(seen(1, more=(PodAllocation("ns", "web"),))))
     assert [write.result for write in outcome.writes] == ["unchanged"]
     assert outcome.content is not None
@@ -264,9 +265,7 @@ class Cluster(FakeApi):
 
 
 async def test_an_object_that_had_to_be_made_anew_gets_the_uid_of_the_node_as_it_is_now() -> None:
-    api = Cluster()
-    publisher = make(api)
-    await succeed(publisher.publish(seen(1)))
+    api, publisher = await published(seen(1), api=Cluster())
     api.node_uid = "second"
     api.collect()
     assert NRT not in api.objects
@@ -279,9 +278,7 @@ async def test_an_object_that_had_to_be_made_anew_gets_the_uid_of_the_node_as_it
 
 @pytest.mark.parametrize("status", [403, 404])
 async def test_an_object_that_had_an_owner_always_keeps_an_owner(status: int) -> None:
-    api = Cluster()
-    publisher = make(api)
-    await succeed(publisher.publish(seen(1)))
+    api, publisher = await published(seen(1), api=Cluster())
     if status == 404:
         api.node_uid = None
     else:
@@ -295,10 +292,8 @@ async def test_an_object_that_had_an_owner_always_keeps_an_owner(status: int) ->
 
 
 async def test_a_node_that_comes_back_is_asked_for_until_it_is_there() -> None:
-    api, now = Cluster(), [0.0]
-    publisher = make(api, now)
-    facts = seen(1)
-    await succeed(publisher.publish(facts))
+    facts, now = seen(1), [0.0]
+    api, publisher = await published(facts, now, api=Cluster())
     api.node_uid = None
     api.collect()
     await succeed(publisher.check_drift())
@@ -312,9 +307,7 @@ async def test_a_node_that_comes_back_is_asked_for_until_it_is_there() -> None:
 
 
 async def test_fields_of_other_writers_are_no_drift() -> None:
-    api = FakeApi()
-    publisher = make(api)
-    await succeed(publisher.publish(seen(1)))
+    api, publisher = await published(seen(1))
     metadata = api.objects[NRT]["metadata"]
     # Of the prefix that our own annotation has, and an owner that we did not set: a write would take away neither.
     metadata["annotations"]["topology.node.k8s.io/note"] = "rack 4"
@@ -326,10 +319,8 @@ async def test_fields_of_other_writers_are_no_drift() -> None:
 
 @pytest.mark.parametrize("field", ["annotations", "ownerReferences"])
 async def test_removed_fields_of_the_exporter_are_restored(field: str) -> None:
-    api = FakeApi()
-    publisher = make(api)
     facts = seen(1)
-    await succeed(publisher.publish(facts))
+    api, publisher = await published(facts)
     removed = api.objects[NRT]["metadata"].pop(field)
     await succeed(publisher.check_drift())
     await succeed(publisher.publish(facts))
@@ -345,9 +336,7 @@ PODS = frozenset({confirmation.PODS})
 
 
 async def test_the_last_true_object_stays_and_says_so() -> None:
-    api = FakeApi()
-    publisher = make(api)
-    await succeed(publisher.publish(seen(1)))
+    api, publisher = await published(seen(1))
     before = msgspec.json.encode(api.objects[NRT])
     await succeed(publisher.keep(PODS))
     assert marks(api) == {attributes.UNCONFIRMED: "pods"}
@@ -360,9 +349,7 @@ async def test_the_last_true_object_stays_and_says_so() -> None:
 
 async def test_while_only_a_device_plug_in_is_missing_the_rest_is_written_as_it_is() -> None:
     """A restarted kubelet allocates memory to finished init containers again, and only its files show which."""
-    api = FakeApi()
-    publisher = make(api)
-    await succeed(publisher.publish(seen(1)))
+    api, publisher = await published(seen(1))
     facts = seen(1, 2)
     await succeed(publisher.publish(facts, frozenset({confirmation.device("nic")})))
     assert marks(api) == {attributes.UNCONFIRMED: "device:nic"}
@@ -375,10 +362,8 @@ async def test_while_only_a_device_plug_in_is_missing_the_rest_is_written_as_it_
 
 
 async def test_the_same_facts_after_doubts_are_written_without_the_mark() -> None:
-    api = FakeApi()
-    publisher = make(api)
     facts = seen(1)
-    await succeed(publisher.publish(facts))
+    api, publisher = await published(facts)
     await succeed(publisher.keep(PODS))
     await succeed(publisher.publish(facts))
     assert marks(api) == {}
@@ -415,9 +400,7 @@ async def test_who_may_not_read_the_object_begins_with_nothing() -> None:
 
 
 async def test_an_object_that_is_deleted_while_the_kubelet_is_doubted_is_written_again() -> None:
-    api = FakeApi()
-    publisher = make(api)
-    await succeed(publisher.publish(seen(1)))
+    api, publisher = await published(seen(1))
     del api.objects[NRT]
     assert publisher.differs_from("")
     await succeed(publisher.check_drift())
@@ -427,9 +410,8 @@ async def test_an_object_that_is_deleted_while_the_kubelet_is_doubted_is_written
 
 
 async def test_an_object_that_went_with_its_node_comes_back_with_it_and_not_before() -> None:
-    api, now = Cluster(), [0.0]
-    publisher = make(api, now)
-    await succeed(publisher.publish(seen(1)))
+    now = [0.0]
+    api, publisher = await published(seen(1), now, api=Cluster())
     api.node_uid = None
     api.collect()
     await succeed(publisher.check_drift())

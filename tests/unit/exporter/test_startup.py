@@ -25,83 +25,85 @@ POD = PodAllocation("ns", "p", (ContainerAllocation("c", frozenset({1})),))
 LATE = 1e6
 
 
-def why(said: KubeletAnswer, before: Before | None = None, age: float = 1.0, steady: float = LATE) -> set[str]:
-    return set(incomplete_because(said, before or Before(), age, steady))
+def answer(allocatable: Allocatable = READY, pods: tuple[PodAllocation, ...] = (), **more: Any) -> KubeletAnswer:
+    """Of a kubelet with static managers; `more` are names of pods and devices, as sets."""
+    return KubeletAnswer(STATIC, allocatable, pods, **more)
 
 
-def test_a_kubelet_that_knows_all_is_believed() -> None:
-    said = KubeletAnswer(STATIC, WITH_GPU, (POD,), listed=frozenset({"u"}), living=frozenset({"u"}))
-    assert why(said, Before({("ns", "p"): POD}, (GPU,), frozenset({"u"}))) == set()
+U, V, LISTED = frozenset({"u"}), frozenset({"u", "v"}), {("ns", "p"): POD}
+NIC_REGISTERED = frozenset({"nic"})
+CPU, MEMORY, PODS = confirmation.CPU_MANAGER, confirmation.MEMORY_MANAGER, confirmation.PODS
+NIC = confirmation.device("nic")
 
 
-def test_managers_that_are_configured_and_have_nothing_are_not_ready() -> None:
-    assert why(KubeletAnswer(STATIC, Allocatable())) == {confirmation.CPU_MANAGER, confirmation.MEMORY_MANAGER}
-    assert why(KubeletAnswer(STATIC, Allocatable(READY.cpus))) == {confirmation.MEMORY_MANAGER}
-    assert why(KubeletAnswer(OFF, Allocatable())) == set()
+@pytest.mark.parametrize(
+    ("said", "before", "reasons"),
+    [
+        pytest.param(
+            answer(WITH_GPU, (POD,), listed=U, living=U), Before(LISTED, (GPU,), U), (), id="a kubelet that knows all"
+        ),
+        # Managers that are configured and have nothing are not ready. A state file that says off is the kubelet's word.
+        pytest.param(answer(Allocatable()), Before(), (CPU, MEMORY), id="no manager has anything"),
+        pytest.param(answer(Allocatable(READY.cpus)), Before(), (MEMORY,), id="no memory"),
+        pytest.param(KubeletAnswer(OFF, Allocatable()), Before(), (), id="managers are off"),
+        pytest.param(
+            answer(Allocatable(), has_cpu_manager=False, has_memory_manager=False),
+            Before(),
+            (),
+            id="off by their files",
+        ),
+        # The kubelet never lists a pod that only has leftovers of an init container.
+        pytest.param(answer(living=V, listed=V - U), Before(), (PODS,), id="a living pod is not listed"),
+        pytest.param(answer(living=V, listed=V - U), Before(unlisted=U), (), id="a living pod has leftovers only"),
+        pytest.param(answer(living=frozenset()), Before(), (), id="after a reboot entries have no directory"),
+        pytest.param(answer(directories=U), Before(LISTED, listed=U), (PODS,), id="files deleted, directories left"),
+        pytest.param(answer(), Before(LISTED, listed=U), (), id="the pod has ended while the kubelet was down"),
+        pytest.param(
+            answer(pods=(PodAllocation("ns", "p"),), directories=U),
+            Before(LISTED, listed=U),
+            (),
+            id="now without managers",
+        ),
+        pytest.param(answer(with_devices=V), Before(), (), id="the checkpoint of devices alone"),
+        pytest.param(answer(with_devices=V), Before(listed=V - U), (PODS,), id="the checkpoint, of a listed pod"),
+        pytest.param(
+            answer(registered=NIC_REGISTERED),
+            Before(devices=(GPU,)),
+            (confirmation.device("gpu"), NIC),
+            id="no devices",
+        ),
+        pytest.param(
+            answer(WITH_GPU, registered=NIC_REGISTERED), Before(devices=(GPU,)), (NIC,), id="one plug-in is late"
+        ),
+    ],
+)
+def test_what_is_waited_for_after_a_start(said: KubeletAnswer, before: Before, reasons: tuple[str, ...]) -> None:
+    assert set(incomplete_because(said, before, 1.0, LATE)) == set(reasons)
+    limits = {CPU: startup.MANAGERS_AT_MOST_S, MEMORY: startup.MANAGERS_AT_MOST_S, PODS: startup.PODS_AT_MOST_S}
+    for age in (startup.MANAGERS_AT_MOST_S, startup.PODS_AT_MOST_S, startup.DEVICES_AT_MOST_S):
+        left = {reason for reason in reasons if limits.get(reason, startup.DEVICES_AT_MOST_S) > age}
+        assert set(incomplete_because(said, before, age, LATE)) == left
 
 
-def test_a_state_file_that_says_off_is_the_kubelets_word() -> None:
-    # The configuration file has changed; the kubelet has not read it yet.
-    assert why(KubeletAnswer(STATIC, Allocatable(), has_cpu_manager=False, has_memory_manager=False)) == set()
-
-
-def test_a_configuration_that_is_not_the_kubelets_is_believed_in_the_end() -> None:
-    assert why(KubeletAnswer(STATIC, Allocatable()), age=startup.MANAGERS_AT_MOST_S) == set()
-
-
-def test_pods_of_the_state_files_that_live_are_waited_for() -> None:
-    said = KubeletAnswer(STATIC, READY, living=frozenset({"u", "v"}), listed=frozenset({"v"}))
-    assert why(said) == {confirmation.PODS}
-    # The kubelet never lists a pod that only has leftovers of an init container.
-    assert why(said, Before(unlisted=frozenset({"u"}))) == set()
-    assert why(said, age=startup.PODS_AT_MOST_S) == set()
-
-
-def test_pods_of_the_time_before_are_waited_for_also_if_the_state_files_were_deleted() -> None:
-    before = Before({("ns", "p"): POD}, listed=frozenset({"u"}))
-    assert why(KubeletAnswer(STATIC, READY, directories=frozenset({"u"})), before) == {confirmation.PODS}
-    # The pod has ended while the kubelet was down.
-    assert why(KubeletAnswer(STATIC, READY), before) == set()
-    assert why(KubeletAnswer(STATIC, READY, directories=frozenset({"u"})), before, age=startup.PODS_AT_MOST_S) == set()
-    # The kubelet has the pod, and its managers are off by now.
-    changed = KubeletAnswer(STATIC, READY, pods=(PodAllocation("ns", "p"),), directories=frozenset({"u"}))
-    assert why(changed, before) == set()
-    assert why(changed, before, steady=0.0) == {confirmation.PODS}
-
-
-def test_after_a_reboot_entries_without_directories_are_of_the_dead() -> None:
-    # `living` only contains pods with a directory.
-    assert why(KubeletAnswer(STATIC, READY, living=frozenset())) == set()
-
-
-def test_the_checkpoint_of_devices_counts_for_pods_that_were_listed() -> None:
-    said = KubeletAnswer(STATIC, READY, with_devices=frozenset({"ended", "p"}))
-    assert why(said) == set()
-    assert why(said, Before(listed=frozenset({"p"}))) == {confirmation.PODS}
-
-
-def test_without_state_files_an_empty_list_after_a_start_is_doubted_for_a_moment() -> None:
-    before = Before({("ns", "p"): POD})
-    empty = KubeletAnswer(STATIC, READY, has_files=False)
-    assert why(empty, before, steady=0.1) == {confirmation.PODS}
-    assert why(empty, before, steady=startup.STEADY_S) == set()
-    assert why(msgspec.structs.replace(empty, has_files=True), before, steady=0.1) == set()
-
-
-def test_a_kubelet_with_another_policy_allocates_its_pods_anew() -> None:
-    # none -> static: the state files are gone, and the directories prove nothing.
-    before = Before({("ns", "p"): PodAllocation("ns", "p")})
-    said = KubeletAnswer(STATIC, READY, (POD,), listed=frozenset({"u"}), living=frozenset({"u"}))
-    assert why(said, before, steady=0.5) == {confirmation.PODS}
-    assert why(said, before, steady=startup.STEADY_S) == set()
-
-
-def test_devices_that_were_there_are_waited_for() -> None:
-    nic = confirmation.device("nic")
-    said = KubeletAnswer(STATIC, READY, registered=frozenset({"nic"}))
-    assert why(said, Before(devices=(GPU,))) == {confirmation.device("gpu"), nic}
-    assert why(said, Before(devices=(GPU,)), age=startup.DEVICES_AT_MOST_S) == set()
-    assert why(KubeletAnswer(STATIC, WITH_GPU, registered=frozenset({"nic"})), Before(devices=(GPU,))) == {nic}
+@pytest.mark.parametrize(
+    ("said", "before"),
+    [
+        pytest.param(answer(has_files=False), Before(LISTED), id="an empty list without state files"),
+        # none -> static: the state files are gone, and the directories prove nothing.
+        pytest.param(
+            answer(pods=(POD,), listed=U, living=U),
+            Before({("ns", "p"): PodAllocation("ns", "p")}),
+            id="another policy",
+        ),
+        pytest.param(
+            answer(pods=(PodAllocation("ns", "p"),), directories=U), Before(LISTED, listed=U), id="managers off by now"
+        ),
+    ],
+)
+def test_what_is_doubted_for_a_moment(said: KubeletAnswer, before: Before) -> None:
+    assert set(incomplete_because(said, before, 1.0, startup.STEADY_S - 0.1)) == {PODS}
+    assert set(incomplete_because(said, before, 1.0, startup.STEADY_S)) == set()
+    assert set(incomplete_because(answer(), Before(LISTED), 1.0, 0.1)) == set()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from sandbox.kubelet import state_files
 from topowise.attributes import refused_state_files
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_exporter.kubelet.allocations import Allocatable
@@ -99,26 +98,6 @@ def test_what_has_changed_since_is_named_by_file(tmp_path: Path) -> None:
     problems = compare(check, changed, two())
     assert sorted(problems) == ["cpu_manager_state", "memory_manager_state"]
     assert 'configured policy "none" differs from state checkpoint policy "static"' in problems["cpu_manager_state"]
-
-
-def test_a_wrong_checksum_keeps_the_kubelet_from_starting(tmp_path: Path) -> None:
-    check = write(tmp_path)
-    for name, of_state, said in (
-        ("cpu_manager_state", state_files.checksum_of_cpus, "cpu"),
-        ("memory_manager_state", state_files.checksum_of_memory, "memory"),
-    ):
-        path = tmp_path / name
-        state = {"entries": {}, **json.loads(path.read_bytes())}
-        right = of_state(state)
-        path.write_text(json.dumps({**state, "checksum": right}))
-        assert compare(check, CONFIG, two()) == {}, said
-        path.write_text(json.dumps({**state, "checksum": 1}))
-        problems = compare(check, CONFIG, two())
-        assert problems == {
-            name: "could not restore state from checkpoint: checkpoint is corrupted "
-            f"(file: has checksum 1, expected {right})"
-        }
-        path.write_text(json.dumps({**state, "checksum": right}))
 
 
 def test_a_reservation_that_was_changed(tmp_path: Path) -> None:

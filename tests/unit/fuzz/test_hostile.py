@@ -230,6 +230,8 @@ def test_parts_left_out_of_a_large_report_are_named() -> None:
         (b"a: !x 1", "tag"),
         (b"a: 1\n---\nb: 2", "2 documents"),
         (b"a: " + b"1" * 500, "number of 500"),
+        (b"a: 0x" + b"f" * 500, "a number of"),
+        (b"a: 1." + b"0" * 500, "a number of"),
         (b"\xff\xfe\x00\xd8", "."),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from images import __main__ as main
 from images import load
-from images.application import REPOSITORY, ImageError
+from images.application import ImageError
 
 ARCHIVE = Path("/dist/topowise-amd64.tar")
 
@@ -62,17 +62,7 @@ def test_without_any_it_is_said_what_to_do(folder: Path) -> None:
         load.command(ARCHIVE, "", "")
 
 
-def test_without_an_archive_the_error_says_how_to_make_it(tmp_path: Path) -> None:
-    with pytest.raises(ImageError, match="make images first"):
-        load.load(tmp_path / "none.tar", "kind", "")
-
-
 def test_without_an_engine_it_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["build"]) == 1
     said = capsys.readouterr().err
     assert re.fullmatch(r"images: no buildah, podman or docker here; .*apt-get install buildah mmdebstrap\n", said)
-
-
-def test_the_documents_name_what_make_load_can_do() -> None:
-    makefile = (REPOSITORY / "Makefile").read_text()
-    assert f"INTO={'|'.join(load.CLUSTERS)}" in makefile

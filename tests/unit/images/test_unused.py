@@ -86,15 +86,6 @@ def test_a_library_without_debug_information_is_smaller_and_still_loads(tmp_path
     subprocess.run([sys.executable, "-c", load, str(library)], check=True)
 
 
-def test_files_that_are_no_libraries_stay_as_they_are(tmp_path: Path) -> None:
-    texts = {"linker_script.so": b"INPUT ( liba.so.1 )", "short.so.1": b"\x7fELF\x02\x01", "empty.so": b""}
-    trimmed(tmp_path)
-    for name, text in texts.items():
-        (tmp_path / name).write_bytes(text)
-    unused.remove(tmp_path)
-    assert {name: (tmp_path / name).read_bytes() for name in texts} == texts
-
-
 def test_a_pattern_that_no_installed_file_matches_is_reported(tmp_path: Path) -> None:
     (trimmed(tmp_path) / "a.h").touch()
     without_match = unused.remove(tmp_path)

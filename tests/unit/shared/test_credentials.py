@@ -46,15 +46,15 @@ async def test_a_renewed_token_is_read_after_a_401(tmp_path: Path) -> None:
     assert await read.authorization(False) == "Bearer new"
 
 
-async def test_a_password_is_sent_as_basic_authorization(tmp_path: Path) -> None:
-    read = await credentials.load(kubeconfig(tmp_path / "config", username="u", password="p"))
-    assert await read.authorization(False) == "Basic dTpw"
-
-
-async def test_a_token_file_is_found_beside_the_kubeconfig(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("from-file")
-    read = await credentials.load(kubeconfig(tmp_path / "config", tokenFile="token"))
-    assert await read.authorization(False) == "Bearer from-file"
+@pytest.mark.parametrize(
+    ("user", "expected"),
+    [({"username": "u", "password": "p"}, "Basic dTpw"), ({"tokenFile": "token"}, "Bearer t"), ({}, "")],
+)
+async def test_a_user_has_an_authorization(tmp_path: Path, user: dict[str, Any], expected: str) -> None:
+    """A token file is found beside the kubeconfig."""
+    (tmp_path / "token").write_text("t")
+    read = await credentials.load(kubeconfig(tmp_path / "config", **user))
+    assert await read.authorization(False) == expected
 
 
 def exec_plug_in(script: Path) -> dict[str, str]:
@@ -122,19 +122,19 @@ async def test_requests_go_through_the_proxy_of_the_kubeconfig(tmp_path: Path, h
 
 
 @pytest.mark.parametrize("helper", [False, True], ids=["static", "exec plug-in"])
-async def test_a_proxy_that_is_not_spoken_is_named(tmp_path: Path, helper: bool) -> None:
-    user: dict[str, Any] = {"exec": exec_plug_in(tmp_path / "plugin")} if helper else {}
-    path = kubeconfig(tmp_path / "config", {"proxy-url": "socks5://127.0.0.1:1080"}, **user)
-    with pytest.raises(ConfigError, match=r"proxy-url .*socks5.*: expected http"):
-        await credentials.load(path)
-
-
-@pytest.mark.parametrize("helper", [False, True], ids=["static", "exec plug-in"])
-async def test_a_kubeconfig_with_impersonation_is_refused(tmp_path: Path, helper: bool) -> None:
-    user: dict[str, Any] = {"exec": exec_plug_in(tmp_path / "plugin")} if helper else {"token": "of-an-admin"}
-    user["as"] = "viewer"
-    with pytest.raises(ConfigError, match="impersonat"):
-        await credentials.load(kubeconfig(tmp_path / "config", **user))
+@pytest.mark.parametrize(
+    ("cluster", "user", "problem"),
+    [
+        ({"proxy-url": "socks5://127.0.0.1:1080"}, {}, r"proxy-url .*socks5.*: expected http"),
+        ({}, {"as": "viewer"}, "impersonat"),
+    ],
+)
+async def test_what_cannot_be_honoured_is_refused(
+    tmp_path: Path, helper: bool, cluster: dict[str, Any], user: dict[str, Any], problem: str
+) -> None:
+    user = {**user, **({"exec": exec_plug_in(tmp_path / "plugin")} if helper else {"token": "of-an-admin"})}
+    with pytest.raises(ConfigError, match=problem):
+        await credentials.load(kubeconfig(tmp_path / "config", cluster, **user))
 
 
 @pytest.mark.parametrize(
@@ -157,14 +157,10 @@ async def test_client_certificates_that_are_no_certificates_are_named(tmp_path: 
         await credentials.load(str(path))
 
 
-async def test_a_kubeconfig_without_user_sends_no_authorization(tmp_path: Path) -> None:
-    read = await credentials.load(kubeconfig(tmp_path / "config"))
-    assert await read.authorization(False) == ""
-
-
-async def test_damage_in_a_kubeconfig_names_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["clusters: [\n", "users: 2001-99-99\n"])
+async def test_damage_in_a_kubeconfig_names_the_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config"
-    path.write_text("clusters: [\n")
+    path.write_text(text)
     with pytest.raises(ConfigError, match=str(path)):
         await credentials.load(str(path))
 
@@ -190,18 +186,6 @@ def test_a_rotated_token_is_read_again_after_a_minute_or_when_refused(tmp_path: 
     path.write_text("three")
     now[0] = 61
     assert token.read() == "three"
-
-
-def test_a_token_file_that_vanishes_leaves_the_old_token_in_use(tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    path.write_text("one")
-    token = TokenFile(path)
-    token.read()
+    # A file that vanishes leaves the old token in use.
     path.unlink()
-    assert token.read(renew=True) == "one"
-
-
-async def test_a_kubeconfig_with_a_date_that_is_none_is_named(tmp_path: Path) -> None:
-    (tmp_path / "config").write_text("users: 2001-99-99\n")
-    with pytest.raises(ConfigError, match="kubeconfig"):
-        await credentials.load(str(tmp_path / "config"))
+    assert token.read(renew=True) == "three"

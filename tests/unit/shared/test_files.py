@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -71,59 +71,80 @@ def little_memory() -> object:
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-@IN_ITS_PLACE
-def test_in_place_of_a_file(make: Callable[[Path], None], tmp_path: Path) -> None:
-    make(tmp_path / "file")
-    with pytest.raises(OSError) as caught:
-        files.read_regular(tmp_path / "file", 1 << 20)
-    assert caught.value.strerror
+def a_file(path: Path) -> None:
+    files.read_regular(path, 1 << 20)
 
 
-@IN_ITS_PLACE
-def test_in_place_of_an_attribute_of_sysfs(make: Callable[[Path], None], tmp_path: Path) -> None:
-    make(tmp_path / "online")
-    tree = Tree(str(tmp_path), [])
-    assert tree.text("online", "taken as missing") is None
-    assert tree.integer("online") is None
-    assert tree.cpus("online") is None
+def sysfs(path: Path) -> None:
+    tree = Tree(str(path.parent), [])
+    assert (tree.text(path.name, "taken as missing"), tree.integer(path.name), tree.cpus(path.name)) == (None,) * 3
     assert tree.problems[0].endswith("; taken as missing")
+    raise OSError(tree.problems[0])
+
+
+async def kubelet_configuration(path: Path) -> None:
+    await FileSource(str(path)).read(None)
+
+
+def drop_in(path: Path) -> None:
+    load("", [str(path)])
+
+
+def state_file(path: Path) -> None:
+    state: StateFile[bytes] = StateFile(path, lambda text, source: text)
+    with pytest.raises(SourceError):
+        state.read()
+    state.read()
+
+
+async def ca_of_the_kubelet(path: Path) -> None:
+    token = path.with_name("token")
+    token.write_text("t")
+    await ConfigzSource(Configz(ca_file=str(path), token_file=str(token)), "127.0.0.1").read(None)
+
+
+def configuration_of_the_exporter(path: Path) -> None:
+    config.load(ExporterConfiguration, str(path))
+
+
+def configuration_of_the_scheduler(path: Path) -> None:
+    config.load(SchedulerConfiguration, str(path))
+
+
+def kubeconfig_file(path: Path) -> None:
+    kubeconfig.read(str(path))
 
 
 @IN_ITS_PLACE
-async def test_in_place_of_the_kubelet_s_configuration(make: Callable[[Path], None], tmp_path: Path) -> None:
-    make(tmp_path / "config.yaml")
-    with pytest.raises(SourceError, match=r"config\.yaml: cannot be read"):
-        await FileSource(str(tmp_path / "config.yaml")).read(None)
-    with pytest.raises(SourceError, match="cannot be read"):
-        load("", [str(tmp_path / "config.yaml")])
+@pytest.mark.parametrize(
+    ("read", "problem"),
+    [
+        (a_file, "."),
+        (sysfs, "file: "),
+        (kubelet_configuration, "file: cannot be read"),
+        (drop_in, "cannot be read"),
+        (state_file, "file: cannot be read"),
+        (ca_of_the_kubelet, "file: is not a usable CA bundle"),
+        (configuration_of_the_exporter, "file: cannot be read"),
+        (configuration_of_the_scheduler, "file: cannot be read"),
+        (kubeconfig_file, "file: cannot be read"),
+    ],
+)
+async def test_in_place_of_a_file(
+    make: Callable[[Path], None], tmp_path: Path, read: Callable[[Path], Awaitable[None] | None], problem: str
+) -> None:
+    make(tmp_path / "file")
+    with pytest.raises((OSError, SourceError, ConfigError), match=problem):
+        result = read(tmp_path / "file")
+        if result is not None:
+            await result
 
 
 @IN_ITS_PLACE
-def test_in_place_of_a_state_file(make: Callable[[Path], None], tmp_path: Path) -> None:
+def test_in_place_of_state_files_nothing_is_compared(make: Callable[[Path], None], tmp_path: Path) -> None:
     make(tmp_path / "cpu_manager_state")
-    state: StateFile[bytes] = StateFile(tmp_path / "cpu_manager_state", lambda text, source: text)
-    for _ in range(2):
-        with pytest.raises(SourceError, match="cpu_manager_state: cannot be read"):
-            state.read()
     machine = Machine((), (), (), (), (), (), (), ())
     assert StartCheck(tmp_path).compare(KubeletConfiguration(), machine, Allocatable(), 0.0) == {}
-
-
-@IN_ITS_PLACE
-async def test_in_place_of_the_kubelet_s_ca(make: Callable[[Path], None], tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("t")
-    make(tmp_path / "ca.crt")
-    settings = Configz(ca_file=str(tmp_path / "ca.crt"), token_file=str(tmp_path / "token"))
-    with pytest.raises(SourceError, match=r"ca\.crt: is not a usable CA bundle"):
-        await ConfigzSource(settings, "127.0.0.1").read(None)
-
-
-@IN_ITS_PLACE
-def test_in_place_of_a_daemon_s_own_configuration(make: Callable[[Path], None], tmp_path: Path) -> None:
-    make(tmp_path / "config.yaml")
-    for kind in (ExporterConfiguration, SchedulerConfiguration):
-        with pytest.raises(ConfigError, match=r"config\.yaml: cannot be read"):
-            config.load(kind, str(tmp_path / "config.yaml"))
 
 
 @IN_ITS_PLACE
@@ -141,10 +162,7 @@ def test_in_place_of_a_file_of_the_service_account(
 
 @IN_ITS_PLACE
 @pytest.mark.parametrize("entry", ["certificate-authority", "client-certificate", "client-key"])
-def test_in_place_of_a_kubeconfig_and_what_it_names(make: Callable[[Path], None], tmp_path: Path, entry: str) -> None:
-    make(tmp_path / "config")
-    with pytest.raises(ConfigError, match="config: cannot be read"):
-        kubeconfig.read(str(tmp_path / "config"))
+def test_in_place_of_what_a_kubeconfig_names(make: Callable[[Path], None], tmp_path: Path, entry: str) -> None:
     authority = Authority(tmp_path / "pki", "ca")
     certificate, key = authority.issue("client")
     named = {"certificate-authority": authority.certificate, "client-certificate": certificate, "client-key": key}

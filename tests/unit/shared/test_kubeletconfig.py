@@ -80,33 +80,6 @@ def test_absent_is_absent_however_it_is_written(text: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        (b"systemReserved: {cpu: 1}", "got `int`"),
-        (b"kubeReserved: {cpu: 0.5}", "got `float`"),
-        (b"systemReserved: {memory: null}", "quantity ''"),
-        (b"systemReserved: {foo: '1'}", r"systemReserved\[foo\]"),
-        (b"reservedSystemCPUs: '0, 2'", "white space"),
-        (b"syncFrequency: 5", "syncFrequency"),
-        (b"syncFrequency: '5'", "syncFrequency"),
-        (b"syncFrequency: null", "syncFrequency is null"),
-        (b"maxPods: '7'", "maxPods"),
-        (b"maxPods: 3000000000", "maxPods"),
-        (b"enableServer: 'true'", "enableServer"),
-        (b"clusterDNS: 10.0.0.1", "clusterDNS"),
-        (b"authentication: []", "authentication"),
-        (b"reservedMemory: [{limits: {cpu: 1}}]", "memory or hugepages"),
-        (b"reservedMemory: [{limits: {memory: 0}}]", "above 0"),
-        (b"reservedMemory: [{limits: {memory: 1}}, {limits: {memory: 1}}]", "a single amount"),
-    ],
-)
-def test_what_no_kubelet_starts_with(text: bytes, named: str) -> None:
-    """Judged by the loader of kubelet 1.36.2."""
-    with pytest.raises(SourceError, match=named):
-        parsed(text)
-
-
-@pytest.mark.parametrize(
     "text",
     [b"", b"maxPods: 7", b"kind: KubeletConfiguration", b"---\n---\n" + HEAD, HEAD.replace(b"Kubelet", b"Proxy"),
      b"{apiVersion: kubelet.config.k8s.io/v1beta1, kind: KubeletConfiguration}", b"- a"],
@@ -143,11 +116,6 @@ def test_the_kubelets_defaults_stand_where_nothing_is_written() -> None:
     assert settled.maxPods == 110
     assert settled.evictionHard == DEFAULT_EVICTION
     assert settled.systemReserved is None
-
-
-def test_defaults_change_nothing_that_is_written() -> None:
-    read = parsed(EVERYTHING)
-    assert kubeletconfig.with_defaults(read) == read
 
 
 @pytest.mark.parametrize(
@@ -187,7 +155,9 @@ def test_one_threshold_replaces_all_defaults_unless_they_are_merged(
     assert eviction(text, version) == expected
 
 
-def test_defaults_twice_are_defaults_once() -> None:
+def test_defaults_twice_are_defaults_once_and_change_nothing_that_is_written() -> None:
+    read = parsed(EVERYTHING)
+    assert kubeletconfig.with_defaults(read) == read
     once = kubeletconfig.with_defaults(
         parsed(b"evictionHard: {memory.available: 1Gi}\nmergeDefaultEvictionSettings: true"), "v1.33.0"
     )
@@ -195,15 +165,26 @@ def test_defaults_twice_are_defaults_once() -> None:
     assert once.mergeDefaultEvictionSettings is None
 
 
-def test_defaults_do_not_touch_the_configuration_they_are_given() -> None:
-    read = parsed(b"evictionHard: {memory.available: 1Gi}\nmergeDefaultEvictionSettings: true")
-    kubeletconfig.with_defaults(read)
-    assert read.evictionHard == {"memory.available": "1Gi"}
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
+        # Judged by the loader of kubelet 1.36.2: what no kubelet starts with.
+        (b"systemReserved: {cpu: 1}", "got `int`"),
+        (b"kubeReserved: {cpu: 0.5}", "got `float`"),
+        (b"systemReserved: {memory: null}", "quantity ''"),
+        (b"systemReserved: {foo: '1'}", r"systemReserved\[foo\]"),
+        (b"reservedSystemCPUs: '0, 2'", "white space"),
+        (b"syncFrequency: 5", "syncFrequency"),
+        (b"syncFrequency: '5'", "syncFrequency"),
+        (b"syncFrequency: null", "syncFrequency is null"),
+        (b"maxPods: '7'", "maxPods"),
+        (b"maxPods: 3000000000", "maxPods"),
+        (b"enableServer: 'true'", "enableServer"),
+        (b"clusterDNS: 10.0.0.1", "clusterDNS"),
+        (b"authentication: []", "authentication"),
+        (b"reservedMemory: [{limits: {cpu: 1}}]", "memory or hugepages"),
+        (b"reservedMemory: [{limits: {memory: 0}}]", "above 0"),
+        (b"reservedMemory: [{limits: {memory: 1}}, {limits: {memory: 1}}]", "a single amount"),
         (b"a: [", "not YAML"),
         (b"\xff\xfe\xff", "not YAML"),
         (b"kind: Config", "'Config'"),
@@ -289,12 +270,6 @@ def test_the_attribute_is_compact_sorted_and_without_what_is_absent() -> None:
     assert kubeletconfig.encode(KubeletConfiguration()) == "{}"
 
 
-def test_an_empty_map_is_not_an_absent_map() -> None:
-    none_at_all = KubeletConfiguration(evictionHard={})
-    assert kubeletconfig.encode(none_at_all) == '{"evictionHard":{}}'
-    assert kubeletconfig.with_defaults(kubeletconfig.decode('{"evictionHard":{}}')).evictionHard == {}
-
-
 def test_what_is_encoded_is_a_kubelet_configuration() -> None:
     read = parsed(EVERYTHING)
     written = EVERYTHING.decode().splitlines()
@@ -326,12 +301,6 @@ configurations = st.builds(
 @given(configurations)
 def test_decode_is_the_inverse_of_encode(config: KubeletConfiguration) -> None:
     assert kubeletconfig.decode(kubeletconfig.encode(config)) == config
-
-
-@given(configurations)
-def test_order_of_keys_does_not_change_the_text(config: KubeletConfiguration) -> None:
-    turned = json.dumps(dict(reversed(json.loads(kubeletconfig.encode(config)).items())))
-    assert kubeletconfig.encode(kubeletconfig.decode(turned)) == kubeletconfig.encode(config)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """numaplacement has upstream's known answers, survives a round trip, and damage is an error that names the text."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,30 +76,28 @@ def test_container_hashes_have_upstreams_known_answers(container: Container, exp
     assert numaplacement.container_hash(container) == expected
 
 
-def test_four_containers_on_two_nodes_have_upstreams_known_answer() -> None:
-    placed = {("ns1", f"pod{i}", "cnt1"): 0 for i in (1, 2, 3)} | {("ns2", "pod1", "cnt1"): 1}
-    metadata, vectors = numaplacement.encode(placed, nodes=(0, 1))
-    assert metadata == "npv0v001::ve=leb89::cc=4::nn=2::bn=0"
-    assert vectors == {1: "#"}
-    assert numaplacement.decode(metadata, vectors) == {0: (0, 2, 3), 1: (1,)}
-
-
-def test_no_containers_have_upstreams_known_answer() -> None:
-    assert numaplacement.encode({}, nodes=(0, 1)) == ("npv0v001::ve=leb89::cc=0::nn=2::bn=0", {})
-    assert numaplacement.resolve(numaplacement.decode("npv0v001::ve=leb89::cc=0::nn=2::bn=0", {}), ()) == {}
-
-
-def test_of_equally_busy_nodes_the_lowest_is_left_out() -> None:
-    placed = {("n", "p", "a"): 3, ("n", "p", "b"): 1}
-    metadata, vectors = numaplacement.encode(placed, nodes=range(4))
-    assert metadata.endswith("::bn=1")
-    assert vectors.keys() == {3}
-
-
-def test_every_node_id_is_below_the_node_count_although_ids_have_gaps() -> None:
-    metadata, vectors = numaplacement.encode({("n", "p", "a"): 8}, nodes=(0, 8))
-    assert metadata == "npv0v001::ve=leb89::cc=1::nn=9::bn=8"
-    assert numaplacement.resolve(numaplacement.decode(metadata, vectors), [("n", "p", "a")]) == {("n", "p", "a"): 8}
+@pytest.mark.parametrize(
+    ("placed", "nodes", "metadata", "vectors"),
+    [
+        (
+            {("ns1", f"pod{i}", "cnt1"): 0 for i in (1, 2, 3)} | {("ns2", "pod1", "cnt1"): 1},
+            (0, 1),
+            "cc=4::nn=2::bn=0",
+            {1: "#"},
+        ),
+        ({}, (0, 1), "cc=0::nn=2::bn=0", {}),
+        # Of equally busy nodes the lowest is left out.
+        ({("n", "p", "a"): 3, ("n", "p", "b"): 1}, range(4), "cc=2::nn=4::bn=1", {3: "!"}),
+        # Every node id is below the node count, although ids have gaps.
+        ({("n", "p", "a"): 8}, (0, 8), "cc=1::nn=9::bn=8", {}),
+    ],
+)
+def test_placements_have_upstreams_known_answers(
+    placed: dict[Container, int], nodes: Sequence[int], metadata: str, vectors: dict[int, str]
+) -> None:
+    assert numaplacement.encode(placed, nodes=nodes) == (f"npv0v001::ve=leb89::{metadata}", vectors)
+    decoded = numaplacement.decode(f"npv0v001::ve=leb89::{metadata}", vectors)
+    assert numaplacement.resolve(decoded, list(placed)) == placed
 
 
 def test_a_node_the_machine_does_not_have_is_not_encoded() -> None:
@@ -117,12 +117,9 @@ def test_a_reader_with_other_containers_gets_an_error() -> None:
     decoded = numaplacement.decode(*numaplacement.encode(ONE_EACH, nodes=(0, 1)))
     with pytest.raises(ParseError, match=r"'3 containers': expected 2, which this reader knows"):
         numaplacement.resolve(decoded, list(ONE_EACH)[:2])
-
-
-def test_metadata_fields_may_come_in_any_order() -> None:
-    assert numaplacement.decode_metadata("npv0v001::bn=1::cc=3::ve=leb89::nn=2") == numaplacement.VectorMetadata(
-        3, 2, 1
-    )
+    # Fields may come in any order.
+    read = numaplacement.decode_metadata("npv0v001::bn=1::cc=3::ve=leb89::nn=2")
+    assert read == numaplacement.VectorMetadata(3, 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -211,11 +208,8 @@ def test_a_container_on_several_nodes_cannot_be_encoded(holdings: Holdings, prob
         numaplacement.affinity(holdings, TWO_NODES)
 
 
-def test_containers_without_allocations_on_a_node_are_not_counted() -> None:
+def test_the_container_that_cannot_be_encoded_is_named() -> None:
     holdings = {("n", "p", "a"): Holdings(cpus=(2,)), ("n", "p", "shared"): Holdings()}
     assert numaplacement.placements(holdings, TWO_NODES) == {("n", "p", "a"): 1}
-
-
-def test_the_container_that_cannot_be_encoded_is_named() -> None:
     with pytest.raises(PlacementError, match="container n/p/wide: its CPUs"):
         numaplacement.placements({("n", "p", "wide"): Holdings(cpus=(0, 2))}, TWO_NODES)

@@ -10,7 +10,8 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -47,8 +48,8 @@ HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: ExampleConfiguration\n"
     ("text", "seconds"), [("10s", 10), ("500ms", 0.5), ("1m30s", 90), ("2h", 7200), ("0", 0), ("1.5s", 1.5)]
 )
 def test_durations_are_written_as_go_writes_them(text: str, seconds: float) -> None:
-    read = config.parse(ExampleConfiguration, HEAD + f"interval: '{text}'\n".encode())
-    assert read.interval == seconds
+    read = config.parse(ExampleConfiguration, HEAD + f"interval: '{text}'\npause: 2m\n".encode())
+    assert (read.interval, read.pause) == (seconds, 120)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +84,7 @@ def test_a_printed_duration_is_read_back_as_the_same_number(seconds: float) -> N
         (b"apiVersion: v1\nkind: ExampleConfiguration\n", r"\$\.apiVersion"),
         (b"apiVersion: topowise.io/v1alpha1\nkind: Other\n", r"\$\.kind"),
         (b"kind: ExampleConfiguration\n", "apiVersion"),
+        (b"apiVersion: 2001-99-99", "'2001-99-99'.*apiVersion"),
         (b"a: [\n", "not YAML"),
         (b"", "object"),
     ],
@@ -197,18 +199,25 @@ def test_the_effective_configuration_shows_every_default() -> None:
     assert shown["logging"] == {"format": "text", "verbosity": 0}
 
 
-def lines(form: log.Format, verbosity: int = 0) -> list[str]:
-    out = io.StringIO()
-    before = logging.getLogger().handlers[:], logging.getLogger().level
+@contextmanager
+def logging_to(form: log.Format = "text", verbosity: int = 0) -> Iterator[io.StringIO]:
+    """What the daemons' logging writes."""
+    root, out = logging.getLogger(), io.StringIO()
+    before = root.handlers[:], root.level
     try:
         log.set_up(verbosity, form, out)
+        yield out
+    finally:
+        root.handlers[:] = before[0]
+        root.setLevel(before[1])
+
+
+def lines(form: log.Format, verbosity: int = 0) -> list[str]:
+    with logging_to(form, verbosity) as out:
         logger = logging.getLogger("topowise.test")
         logger.info("Published", extra=kv(node="n 1", zones=2, ok=True))
         logger.log(V2, "Pass", extra=kv(took_ms=3))
         logger.warning('Odd "value"')
-    finally:
-        logging.getLogger().handlers[:] = before[0]
-        logging.getLogger().setLevel(before[1])
     return out.getvalue().splitlines()
 
 
@@ -219,11 +228,7 @@ def test_text_logs_are_klogs() -> None:
     )
     assert second.startswith("W")
     assert second.endswith('] "Odd \\"value\\""')
-
-
-def test_json_logs_have_a_level() -> None:
-    """Without it a collector cannot select warnings: component-base's keys distinguish only info lines, by `v`."""
-    assert [json.loads(line)["level"] for line in lines("json", 2)] == ["info", "info", "warning"]
+    assert any('"Pass" took_ms=3' in line for line in lines("text", verbosity=2))
 
 
 HOSTILE = "a\x1b[2J\x9b\u202e\r\nE1121 00:00:00.0 forged\u2028\x7f\ud800b"
@@ -231,20 +236,14 @@ HOSTILE = "a\x1b[2J\x9b\u202e\r\nE1121 00:00:00.0 forged\u2028\x7f\ud800b"
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_no_text_leaves_its_line_of_the_log(form: log.Format) -> None:
-    out = io.StringIO()
     logger = logging.getLogger("hostile")
-    before = logging.getLogger().handlers[:], logging.getLogger().level
-    try:
-        log.set_up(0, form, out)
+    with logging_to(form) as out:
         logger.warning("Refused", extra=kv(why=HOSTILE, names=[HOSTILE], nested={HOSTILE: HOSTILE}))
         logger.warning(HOSTILE)
         try:
             raise ValueError(HOSTILE)
         except ValueError:
             logger.exception("Failed")
-    finally:
-        logging.getLogger().handlers[:] = before[0]
-        logging.getLogger().setLevel(before[1])
     text = out.getvalue()
     assert text == escaped(text, keep="\n")
     assert sum(not line.startswith("  ") for line in text.split("\n")[:-1]) == 3
@@ -294,20 +293,10 @@ def test_of_each_message_a_few_warnings_a_minute_are_written() -> None:
 
 
 def test_the_limit_is_in_what_daemons_write() -> None:
-    logger, stream = logging.getLogger("flood"), io.StringIO()
-    before = logging.getLogger().handlers[:], logging.getLogger().level
-    try:
-        log.set_up(stream=stream)
+    with logging_to() as out:
         for number in range(3000):
-            logger.warning("Request refused", extra=kv(why=number))
-    finally:
-        logging.getLogger().handlers[:] = before[0]
-        logging.getLogger().setLevel(before[1])
-    assert len(stream.getvalue().splitlines()) <= 60
-
-
-def test_verbosity_shows_passes() -> None:
-    assert any('"Pass" took_ms=3' in line for line in lines("text", verbosity=2))
+            logging.getLogger("flood").warning("Request refused", extra=kv(why=number))
+    assert len(out.getvalue().splitlines()) <= 60
 
 
 def test_json_logs_have_component_bases_keys() -> None:
@@ -321,6 +310,8 @@ def test_json_logs_have_component_bases_keys() -> None:
         "logger": "topowise.test",
     }
     assert first["ts"] > 1_600_000_000_000
+    # Without a level a collector cannot select warnings: component-base's keys distinguish only info lines, by `v`.
+    assert [json.loads(line)["level"] for line in lines("json", 2)] == ["info", "info", "warning"]
 
 
 def test_delays_double_up_to_a_limit_and_start_over_after_a_success() -> None:
@@ -382,24 +373,6 @@ async def test_probes_name_what_is_not_met_and_metrics_are_served(unused_tcp_por
         await task
 
 
-async def test_a_task_that_fails_ends_the_process_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
-    cancelled = []
-
-    async def works() -> None:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            cancelled.append("works")
-
-    async def fails() -> None:
-        raise OSError("no such thing")
-
-    assert await tasks.run_until_stopped({"steady": works(), "broken": fails()}) == 1
-    assert cancelled == ["works"]
-    (record,) = [record for record in caplog.records if record.getMessage() == "Task ended, stopping the process"]
-    assert record.kv == {"task": "broken", "why": "broken: OSError: no such thing"}  # type: ignore[attr-defined]
-
-
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 @pytest.mark.parametrize(("address", "reached_by"), [("::", ("127.0.0.1", "::1")), ("::1", ("::1",))])
 def test_every_address_is_of_both_families(address: str, reached_by: tuple[str, ...], unused_tcp_port: int) -> None:
@@ -438,8 +411,3 @@ async def test_sigterm_ends_everything_with_success() -> None:
     asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
     assert await tasks.run_until_stopped({"steady": works()}) == 0
     assert cancelled == ["works"]
-
-
-def test_a_configuration_with_a_date_that_is_none_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"'2001-99-99'.*apiVersion"):
-        config.parse(config.Configuration, b"apiVersion: 2001-99-99")

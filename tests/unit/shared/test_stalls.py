@@ -144,13 +144,3 @@ async def test_a_task_that_ends_says_how_and_where(
     assert record.getMessage() == "Task ended, stopping the process"
     assert record.kv == {"task": "broken", "why": why}  # type: ignore[attr-defined]
     assert f"in {where}\n" in logging.Formatter().formatException(record.exc_info)  # type: ignore[arg-type]
-
-
-async def test_a_reason_that_was_raised_on_purpose_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    async def refuses() -> None:
-        raise SourceError("/dev/null", "is no certificate")
-
-    assert await tasks.run_until_stopped({"health": refuses()}) == 1
-    (record,) = caplog.records
-    assert record.exc_info is None
-    assert str(record.kv["why"]) == "/dev/null: is no certificate"  # type: ignore[attr-defined]

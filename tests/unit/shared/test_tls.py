@@ -76,11 +76,17 @@ async def refused(port: int, trusted: Authority, client: tuple[Path, Path] | Non
         return True
 
 
-async def test_only_clients_of_the_right_authority_come_in(
-    tmp_path: Path, authority: Authority, other_authority: Authority
-) -> None:
+@pytest.fixture
+def files(tmp_path: Path, authority: Authority) -> Files:
+    """With a certificate of the server and the authority of its clients."""
     files = Files(tmp_path)
     files.put(authority.issue("server"), authority)
+    return files
+
+
+async def test_only_clients_of_the_right_authority_come_in(
+    files: Files, authority: Authority, other_authority: Authority
+) -> None:
     async with listening(Certificate(files.settings)) as port:
         assert await ask(port, authority, authority.issue("client")) == b"ok\n"
         assert await refused(port, authority, None)
@@ -93,10 +99,8 @@ async def test_only_clients_of_the_right_authority_come_in(
 
 
 async def test_renewed_certificate_and_client_authority_apply_at_once(
-    tmp_path: Path, authority: Authority, other_authority: Authority
+    files: Files, authority: Authority, other_authority: Authority
 ) -> None:
-    files = Files(tmp_path)
-    files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
     async with listening(certificate) as port:
         assert not certificate.renew()
@@ -127,10 +131,8 @@ def resumed(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 async def test_a_client_of_a_replaced_authority_does_not_come_in_by_an_earlier_session(
-    tmp_path: Path, authority: Authority, other_authority: Authority, version: ssl.TLSVersion
+    files: Files, authority: Authority, other_authority: Authority, version: ssl.TLSVersion
 ) -> None:
-    files = Files(tmp_path)
-    files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
     client = ssl.create_default_context(cafile=str(authority.certificate))
     client.maximum_version = version
@@ -146,10 +148,8 @@ async def test_a_client_of_a_replaced_authority_does_not_come_in_by_an_earlier_s
 
 
 async def test_files_that_become_usable_without_being_written_again_are_taken_up(
-    tmp_path: Path, authority: Authority, other_authority: Authority
+    files: Files, authority: Authority, other_authority: Authority
 ) -> None:
-    files = Files(tmp_path)
-    files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
     files.put(other_authority.issue("server"), other_authority)
     key = Path(files.settings.key_file)
@@ -166,7 +166,7 @@ async def test_files_that_become_usable_without_being_written_again_are_taken_up
 
 
 async def test_open_connections_go_on_while_the_certificate_is_renewed(
-    tmp_path: Path, authority: Authority, other_authority: Authority
+    files: Files, authority: Authority, other_authority: Authority
 ) -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
@@ -174,8 +174,6 @@ async def test_open_connections_go_on_while_the_certificate_is_renewed(
             await writer.drain()
         writer.close()
 
-    files = Files(tmp_path)
-    files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
     server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=certificate.context)
     async with server:
@@ -195,10 +193,8 @@ async def test_open_connections_go_on_while_the_certificate_is_renewed(
 
 @pytest.mark.parametrize("broken", ["cert_file", "key_file", "client_ca_file"])
 async def test_a_broken_new_file_is_logged_once_and_the_old_files_stay(
-    tmp_path: Path, authority: Authority, broken: str, caplog: pytest.LogCaptureFixture
+    files: Files, authority: Authority, broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = Files(tmp_path)
-    files.put(authority.issue("server"), authority)
     certificate = Certificate(files.settings)
     Path(getattr(files.settings, broken)).write_text("-----BEGIN CERTIFICATE-----\nbroken\n")
     task = asyncio.create_task(certificate.keep_current(interval=0.01))
@@ -212,26 +208,14 @@ async def test_a_broken_new_file_is_logged_once_and_the_old_files_stay(
     ]
 
 
-async def test_a_half_renewed_pair_leaves_the_old_pair_in_use(tmp_path: Path, authority: Authority) -> None:
-    files = Files(tmp_path)
-    files.put(authority.issue("server"), authority)
-    certificate = Certificate(files.settings)
-    Path(files.settings.key_file).write_text("not a key")
-    assert not certificate.renew()
-    async with listening(certificate) as port:
-        assert await ask(port, authority, authority.issue("client")) == b"ok\n"
-
-
 def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"tls\.crt"):
         Certificate(Files(tmp_path).settings)
 
 
 async def test_metrics_are_served_to_clients_with_a_certificate_only(
-    tmp_path: Path, authority: Authority, unused_tcp_port: int
+    files: Files, authority: Authority, unused_tcp_port: int
 ) -> None:
-    files = Files(tmp_path)
-    files.put(authority.issue("server"), authority)
     serving = Serving(address="127.0.0.1", port=unused_tcp_port, tls=files.settings)
     task = asyncio.create_task(health.serve(serving, health.Health(), CollectorRegistry()))
     await asyncio.sleep(0.1)
@@ -248,10 +232,8 @@ async def test_metrics_are_served_to_clients_with_a_certificate_only(
         await task
 
 
-async def test_clients_that_end_no_handshake_keep_no_scraper_out(tmp_path: Path, authority: Authority) -> None:
+async def test_clients_that_end_no_handshake_keep_no_scraper_out(files: Files, authority: Authority) -> None:
     """A large answer, so that TLS has to wait for its reader as well."""
-    files = Files(tmp_path)
-    files.put(authority.issue("server"), authority)
     body = b"x" * (16 << 20)
     limits = LIMITS._replace(share=1.0, burst_s=60.0, connections=4, of_one_peer=4)
     certificate = Certificate(files.settings)
@@ -279,13 +261,11 @@ async def test_clients_that_end_no_handshake_keep_no_scraper_out(tmp_path: Path,
 
 
 async def test_a_renewal_that_ends_by_a_defect_ends_the_port_too(
-    tmp_path: Path,
+    files: Files,
     authority: Authority,
     monkeypatch: pytest.MonkeyPatch,
     unused_tcp_port: int,
 ) -> None:
-    files = Files(tmp_path)
-    files.put(authority.issue("server"), authority)
 
     async def broken(certificate: Certificate) -> None:
         raise RuntimeError("a defect")

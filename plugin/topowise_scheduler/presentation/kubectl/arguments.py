@@ -190,7 +190,7 @@ def _plan(command: Parser) -> None:
     _pod(command, "manifests of pods to place")
     _cluster(command)
     text = (
-        "a machine by `topowise-exporter machine` or lstopo, and the number of such nodes (1, with --nodes-file 0); "
+        "a machine by `topowise-exporter machine`, and the number of such nodes (1, with --nodes-file 0); "
         "may be repeated"
     )
     command.add_argument("--machine", action="append", default=[], metavar="FILE[*N]", help=text)

@@ -139,11 +139,6 @@ def test_eviction_thresholds_are_defaulted_before_the_drop_ins(
     assert load(config, [write(tmp_path / "1.conf", drop_in)]).evictionHard == expected
 
 
-def test_the_version_of_the_kubelet_decides_on_thresholds(tmp_path: Path) -> None:
-    config = write(tmp_path / "config.yaml")
-    assert "imagefs.inodesFree" not in (load(config, [], "v1.29.3").evictionHard or {})
-
-
 def test_without_a_main_file_there_are_no_default_thresholds(tmp_path: Path) -> None:
     config = load("", [write(tmp_path / "1.conf", "topologyManagerPolicy: restricted")])
     assert config.topologyManagerPolicy == "restricted"
@@ -251,70 +246,59 @@ async def test_a_new_version_of_the_kubelet_is_a_reason_to_look_again(tmp_path: 
     assert (await source.read("v1.30.0")).evictionHard == EVICTION
 
 
-def start_kubelet(socket: Path) -> None:
-    """Makes its socket anew; a file does for what is looked at."""
-    socket.unlink(missing_ok=True)
-    time.sleep(0.02)
-    socket.touch()
+class Started:
+    """A main file with `maxPods: 1` and a directory of drop-ins, both older than the kubelet's socket."""
+
+    def __init__(self, root: Path, drop_in: str | None = None) -> None:
+        self.main, self.drop_in, self.socket = root / "config.yaml", root / "conf.d/1.conf", root / "kubelet.sock"
+        write(self.main, "maxPods: 1")
+        self.drop_in.parent.mkdir()
+        if drop_in is not None:
+            write(self.drop_in, drop_in)
+        self.start()
+        self.source = FileSource(str(self.main), str(self.drop_in.parent), socket=str(self.socket))
+
+    def start(self) -> None:
+        """A kubelet makes its socket anew; a file does for what is looked at."""
+        self.socket.unlink(missing_ok=True)
+        time.sleep(0.02)
+        self.socket.touch()
+        time.sleep(0.02)
+
+    async def most_pods(self, version: str | None = None) -> int:
+        return (await self.source.read(version)).maxPods
 
 
 async def test_what_was_written_after_the_kubelet_started_is_not_what_it_goes_by(tmp_path: Path) -> None:
-    path, socket = tmp_path / "config.yaml", tmp_path / "kubelet.sock"
-    write(path, "maxPods: 1")
-    start_kubelet(socket)
-    source = FileSource(str(path), socket=str(socket))
-    assert (await source.read(None)).maxPods == 1
-    time.sleep(0.02)
-    write(path, "maxPods: 22")
+    node = Started(tmp_path)
+    assert await node.most_pods() == 1
+    # A file that says the same in another way is no news.
+    write(node.main, "# by hand\nmaxPods: 1")
+    assert await node.most_pods() == 1
+    write(node.main, "maxPods: 22")
     with pytest.raises(SourceError, match=r"config\.yaml: has changed since the kubelet started"):
-        await source.read(None)
-    start_kubelet(socket)
-    assert (await source.read(None)).maxPods == 22
+        await node.most_pods()
+    # Without a kubelet it waits for a kubelet.
+    node.socket.unlink()
+    with pytest.raises(SourceError, match="has changed since the kubelet started"):
+        await node.most_pods()
+    node.start()
+    assert await node.most_pods() == 22
 
 
 async def test_a_drop_in_that_goes_while_the_kubelet_runs_is_still_what_it_goes_by(tmp_path: Path) -> None:
-    drop_in, socket = tmp_path / "conf.d/1.conf", tmp_path / "kubelet.sock"
-    main = write(tmp_path / "config.yaml", "maxPods: 1")
-    write(drop_in, "maxPods: 2")
-    start_kubelet(socket)
-    source = FileSource(main, str(drop_in.parent), socket=str(socket))
-    assert (await source.read(None)).maxPods == 2
-    time.sleep(0.02)
-    drop_in.unlink()
+    node = Started(tmp_path, "maxPods: 2")
+    assert await node.most_pods() == 2
+    node.drop_in.unlink()
     with pytest.raises(SourceError, match=r"conf\.d: has changed since the kubelet started"):
-        await source.read(None)
-    start_kubelet(socket)
-    assert (await source.read(None)).maxPods == 1
-
-
-async def test_a_file_that_says_the_same_in_another_way_is_no_news(tmp_path: Path) -> None:
-    path, socket = tmp_path / "config.yaml", tmp_path / "kubelet.sock"
-    write(path, "maxPods: 1")
-    start_kubelet(socket)
-    source = FileSource(str(path), socket=str(socket))
-    await source.read(None)
-    time.sleep(0.02)
-    write(path, "# by hand\nmaxPods: 1")
-    assert (await source.read(None)).maxPods == 1
+        await node.most_pods()
+    node.start()
+    assert await node.most_pods() == 1
 
 
 async def test_before_the_first_reading_the_kubelets_settings_are_unknown(tmp_path: Path) -> None:
-    socket = tmp_path / "kubelet.sock"
-    start_kubelet(socket)
-    time.sleep(0.02)
-    source = FileSource(write(tmp_path / "config.yaml", "maxPods: 3"), socket=str(socket))
-    assert (await source.read(None)).maxPods == 3
+    node = Started(tmp_path)
+    write(node.main, "maxPods: 3")
+    assert await node.most_pods() == 3
     # The Node now has a version; the file is unchanged.
-    assert (await source.read("v1.36.2")).maxPods == 3
-
-
-async def test_without_a_kubelet_a_changed_file_waits_for_a_kubelet(tmp_path: Path) -> None:
-    path, socket = tmp_path / "config.yaml", tmp_path / "kubelet.sock"
-    write(path, "maxPods: 1")
-    start_kubelet(socket)
-    source = FileSource(str(path), socket=str(socket))
-    await source.read(None)
-    socket.unlink()
-    write(path, "maxPods: 22")
-    with pytest.raises(SourceError, match="has changed since the kubelet started"):
-        await source.read(None)
+    assert await node.most_pods("v1.36.2") == 3

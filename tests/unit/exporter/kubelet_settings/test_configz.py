@@ -46,13 +46,6 @@ def source(port: int, ca_file: Path, token: Path, clock: Clock | None = None, **
     return ConfigzSource(settings, "127.0.0.1", clock=clock or Clock())
 
 
-async def test_the_right_ca_and_token_get_the_configuration(serve: Serve, pki: Path, token: Path) -> None:
-    kubelet = Kubelet()
-    read = await source(await serve(kubelet.configz), pki / "ca.crt", token).read(None)
-    assert (read.topologyManagerPolicy, read.maxPods) == ("restricted", 250)
-    assert kubelet.requests == ["Bearer secret"]
-
-
 async def test_what_the_kubelet_does_not_list_it_does_not_have(serve: Serve, pki: Path, token: Path) -> None:
     read = await source(await serve(Kubelet().configz), pki / "ca.crt", token).read(None)
     assert read.evictionHard == {}

@@ -11,8 +11,6 @@ from aiohttp import web
 
 from exporter_setup import Clock
 from topowise.errors import ConfigError, SourceError
-from topowise.runtime import config
-from topowise.runtime.config import Configuration
 from topowise_exporter.kubelet.settings import Configz, Kubelet, Source
 from topowise_exporter.kubelet.settings.sources import PATIENCE_S
 
@@ -52,26 +50,12 @@ def configz(port: int, pki: Path, tmp_path: Path) -> Configz:
     return Configz(enabled=True, address="127.0.0.1", port=port, ca_file=str(pki / "ca.crt"), token_file=str(token))
 
 
-async def test_the_file_is_read_when_configz_is_off(file: Path) -> None:
-    source = Source(Kubelet(config_file=str(file)))
-    assert state(source) == ("", [])
-    assert (await source.read()).topologyManagerPolicy == "best-effort"
-    assert state(source) == ("file", [])
-
-
 async def test_drop_ins_are_part_of_the_file(file: Path, tmp_path: Path) -> None:
     directory = tmp_path / "conf.d"
     directory.mkdir()
     (directory / "1.conf").write_text(HEAD + "topologyManagerScope: pod")
     read = await Source(Kubelet(config_file=str(file), config_dir=str(directory))).read()
     assert (read.topologyManagerPolicy, read.topologyManagerScope) == ("best-effort", "pod")
-
-
-async def test_configz_comes_first(serve: Serve, pki: Path, tmp_path: Path, file: Path) -> None:
-    settings = Kubelet(configz=configz(await serve(RunningKubelet().configz), pki, tmp_path), config_file=str(file))
-    source = Source(settings)
-    assert (await source.read()).maxPods == 1
-    assert state(source) == ("configz", [])
 
 
 async def test_the_file_stands_in_for_a_configz_that_never_answered(
@@ -176,31 +160,3 @@ def test_settings_that_cannot_work_are_found_at_the_start() -> None:
         Source(Kubelet(configz=Configz(enabled=True)), environment={})
     with pytest.raises(ConfigError, match="no such field"):
         Source(Kubelet(overrides={"policy": "none"}))
-
-
-class Example(Configuration, frozen=True, tag="Example"):
-    kubelet: Kubelet = Kubelet()
-
-
-def test_the_section_is_written_as_every_other_and_every_field_has_a_default() -> None:
-    read = config.parse(
-        Example,
-        b"""
-        apiVersion: topowise.io/v1alpha1
-        kind: Example
-        kubelet:
-          configFile: /etc/kubelet.yaml
-          configDir: /etc/kubelet.conf.d
-          configz: {enabled: true, serverName: node-1, caFile: /ca, tokenFile: /token, interval: 2m, timeout: 1s}
-          overrides: {topologyManagerPolicy: restricted, systemReserved: {cpu: 1}}
-        """,
-    )
-    assert read.kubelet.config_dir == "/etc/kubelet.conf.d"
-    assert read.kubelet.configz.server_name == "node-1"
-    assert float(read.kubelet.configz.interval) == 120
-    assert read.kubelet.overrides["systemReserved"] == {"cpu": 1}
-    default = config.default(Example).kubelet
-    assert (default.config_file, default.config_dir, default.overrides) == ("/var/lib/kubelet/config.yaml", "", {})
-    assert (default.configz.enabled, default.configz.port) == (False, 10250)
-    assert [float(default.configz.interval), float(default.configz.timeout)] == [60, 5]
-    assert '"caFile":"/var/run/secrets' in config.effective(config.default(Example))

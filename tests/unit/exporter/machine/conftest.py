@@ -1,8 +1,7 @@
-"""Machines to read: a small generated machine to damage, captured machines, and the folders of tests/machines."""
+"""A small generated machine to damage, and the scan of a root."""
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import pytest
 
 from sandbox import machines
 from topowise_exporter.machine import Machine, scan
-
-CAPTURES = Path(__file__).resolve().parents[5] / "shared" / "data" / "sysfs-captures.tar.xz"
 
 # CPUs 0,1,4,5 on node 0 and 2,3,6,7 on node 1, threads {0,4} {1,5} {2,6} {3,7}.
 SMALL = machines.Machine(
@@ -38,14 +35,3 @@ def small(tmp_path: Path) -> Path:
 def read() -> Callable[[Path], Machine]:
     """Scans a root with sys and proc."""
     return lambda root: scan(str(root / "sys"), str(root / "proc"))
-
-
-@pytest.fixture(scope="session")
-def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked captures of real kernels."""
-    if not CAPTURES.is_file():
-        pytest.skip("no captures beside this checkout (shared/data/sysfs-captures.tar.xz)")
-    where = tmp_path_factory.mktemp("captures")
-    with tarfile.open(CAPTURES) as archive:
-        archive.extractall(where, filter="fully_trusted")
-    return where / "sysfs-captures"

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox import machines
-from topowise_exporter.machine import Machine, PciFunction, as_json, pci_functions
+from topowise_exporter.machine import Machine, PciFunction, pci_functions
 
 HWLOC = Path(__file__).resolve().parents[3] / "machines/hwloc"
 
@@ -26,53 +25,12 @@ def _function(machine: Machine, address: str) -> PciFunction:
     return next(function for function in machine.pci if function.address == address)
 
 
-def test_no_affinity_is_none_and_is_printed_as_the_kernel_does(small: Path, read: Read) -> None:
-    machine = read(small)
-    assert _function(machine, "0000:00:1f.0").numa_node is None
-    assert as_json(machine)["pci"][0]["numa_node"] == -1  # type: ignore[index,call-overload]
-
-
 def test_affinity_is_not_guessed_from_local_cpus(small: Path, devices: Path, read: Read) -> None:
     (devices / "0000:00:1f.0/local_cpulist").write_text("0-1,4-5\n")
     (devices / "0000:98:00.0/local_cpulist").write_text("\n")
     machine = read(small)
     assert _function(machine, "0000:00:1f.0").numa_node is None
     assert _function(machine, "0000:98:00.0").numa_node == 1
-
-
-def test_virtual_functions_point_at_the_physical_function_which_counts_them(small: Path, read: Read) -> None:
-    machine = read(small)
-    assert _function(machine, "0000:98:00.0").virtfns == 2
-    for address in ("0000:98:00.1", "0000:98:00.2"):
-        function = _function(machine, address)
-        assert (function.physfn, function.numa_node, function.virtfns) == ("0000:98:00.0", 1, 0)
-
-
-def test_every_bridge_above_a_function_is_listed(small: Path, read: Read) -> None:
-    machine = read(small)
-    assert [(function.address, function.path) for function in machine.pci[:3]] == [
-        ("0000:00:1f.0", ("pci0000:00",)),
-        ("0000:97:00.0", ("pci0000:97",)),
-        ("0000:98:00.0", ("pci0000:97", "0000:97:00.0")),
-    ]
-
-
-def test_ports_of_switches_are_above_what_hangs_on_them(tmp_path: Path, read: Read) -> None:
-    spec = machines.Machine(
-        nodes=(machines.Node(0, machines.GIB, cores=1),),
-        distances=((10,),),
-        pci=(
-            *machines.switch("0000:00:01.0", "0000:01:00.0", ("0000:02:00.0", "0000:02:01.0"), 0),
-            machines.nvme("0000:03:00.0", 0, "0000:02:00.0"),
-            *machines.nic("0000:04:00.0", 0, "0000:02:01.0", virtual_functions=1)[1:],
-        ),
-    )
-    machines.write_tree(spec, tmp_path)
-    shown = {function["address"]: function["path"] for function in as_json(read(tmp_path))["pci"]}  # type: ignore[union-attr,index,call-overload]
-    switch = ["pci0000:00", "0000:00:01.0", "0000:01:00.0"]
-    assert shown["0000:02:01.0"] == switch
-    assert shown["0000:03:00.0"] == [*switch, "0000:02:00.0"]
-    assert shown["0000:04:00.0"] == shown["0000:04:00.1"] == [*switch, "0000:02:01.0"]
 
 
 def test_a_function_that_is_no_link_is_listed_without_a_path(small: Path, devices: Path, read: Read) -> None:
@@ -150,15 +108,6 @@ def test_an_unknown_node_is_no_affinity(small: Path, devices: Path, read: Read) 
     machine = read(small)
     assert _function(machine, "0000:98:00.0").numa_node is None
     assert machine.problems == (f"{devices}/0000:98:00.0/numa_node: unknown node 7; the function has no affinity",)
-
-
-def test_domains_of_five_digits_sort_after_domains_of_four(tmp_path: Path, read: Read) -> None:
-    addresses = ("10000:00:04.0", "0000:00:1f.0", "0002:00:00.0")
-    functions = tuple(machines.Pci(address, 0, "0x010802", "0x8086", "0x0a54") for address in addresses)
-    node = machines.Node(0, machines.GIB, cores=1)
-    machines.write_tree(machines.Machine(nodes=(node,), distances=((10,),), pci=functions), tmp_path)
-    scanned = [function.address for function in read(tmp_path).pci]
-    assert scanned == ["0000:00:1f.0", "0002:00:00.0", "10000:00:04.0"]
 
 
 def test_a_machine_may_have_no_pci(small: Path, read: Read) -> None:

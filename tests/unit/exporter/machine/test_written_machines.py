@@ -149,28 +149,3 @@ def test_a_written_machine_is_read_as_it_was_described(read: Read, spec: machine
 def test_the_demo_machines_are_read_without_problems(tmp_path: Path, read: Read, name: str) -> None:
     machines.write_tree(EMULATED[name], tmp_path)
     assert read(tmp_path) == _expected(EMULATED[name])
-
-
-def test_blocks_number_first_threads_before_second_threads() -> None:
-    cpus = machines.layout(machines.two_socket)
-    assert [cpu.threads for cpu in cpus[:2]] == [(0, 32), (1, 33)]
-    assert {cpu.id for cpu in cpus if cpu.node == 1} == {*range(16, 32), *range(48, 64)}
-
-
-def test_even_and_odd_cpus_are_of_different_sockets() -> None:
-    cpus = machines.layout(machines.four_node_snc)
-    assert {cpu.id % 2 for cpu in cpus if cpu.socket == 0} == {0}
-    assert {cpu.id % 4 for cpu in cpus if cpu.node == 1} == {2}
-
-
-def test_adjacent_numbering_keeps_the_threads_of_a_core_together() -> None:
-    spec = machines.Machine(nodes=(machines.Node(0, 0, cores=2),), distances=((10,),), numbering="adjacent")
-    assert [cpu.threads for cpu in machines.layout(spec)] == [(0, 1), (0, 1), (2, 3), (2, 3)]
-
-
-def test_masks_are_words_of_32_bits_with_a_short_first_word(tmp_path: Path) -> None:
-    sysfs, _ = machines.write_tree(machines.four_node_uneven, tmp_path)
-    assert (sysfs / "devices/system/node/node0/cpumap").read_text() == "000000ff,000000ff\n"
-    spec = machines.Machine(nodes=(machines.Node(0, 0, cores=35),), distances=((10,),), threads_per_core=1)
-    sysfs, _ = machines.write_tree(spec, tmp_path / "odd")
-    assert (sysfs / "devices/system/node/node0/cpumap").read_text() == "7,ffffffff\n"

@@ -97,7 +97,7 @@ def constrained(profile: Profile, cpu: str, **spec: Any) -> str:
         ({}, {"node.json": b'{"kind": "NodeResourceTopology"}'}, "NodeResourceTopology"),
         ({}, {"node.json": b'{"kind": "NodeResourceTopology", "metadata": {"name": "n"}}'}, "expected a NodeResource"),
         ({}, {"node.json": b'{"nodes": 5}'}, "topowise-exporter machine"),
-        ({}, {"node.json": b"<topology version='1.0'/>"}, "hwloc"),
+        ({}, {"node.json": b"<topology version='2.0'/>"}, "topowise-exporter machine"),
         ({}, {"node.json": json.dumps(MACHINE).encode()}, "expected kubeletConfig"),
         (
             {"kubelet_config": "k"},

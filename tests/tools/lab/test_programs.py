@@ -1,0 +1,45 @@
+"""The check before the start and the page name each external program that the lab calls, with its package."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from lab import programs
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+HACK = REPOSITORY / "hack"
+SOURCES = [*(HACK / "lab").glob("*.py"), *(HACK / "lab/parts").glob("*.py"), HACK / "sandbox/controlplane.py"]
+PAGE = REPOSITORY / "docs/development/lab-binaries.md"
+# Every Linux distribution has it.
+_ALWAYS = {"cat"}
+_CALLS = {"subprocess.run", "subprocess.Popen", "shutil.which", "_first_line"}
+
+
+def called(path: Path) -> Iterator[str]:
+    """Yields the literal names of programs that a source file runs or looks for."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or ast.unparse(node.func) not in _CALLS or not node.args:
+            continue
+        argument = node.args[0]
+        program = argument.elts[0] if isinstance(argument, ast.List) else argument
+        if isinstance(program, ast.Constant) and isinstance(program.value, str):
+            yield program.value
+
+
+def test_the_check_before_the_start_names_every_program_that_the_lab_calls() -> None:
+    named = {program for path in SOURCES for program in called(path)} - _ALWAYS
+    assert {"qemu-img", "mkfs.ext4", "mmdebstrap", "ssh-keygen", "openssl", "git"} <= named
+    assert named <= set(programs.EMULATED)
+
+
+def test_the_page_has_the_programs_of_the_check() -> None:
+    page = PAGE.read_text()
+    rows = re.findall(r"^\| `([\w.-]+)` \| ([\w.-]+) \|( yes)? \|( yes)? \|", page, re.M)
+    assert {program: package for program, package, is_emulated, _ in rows if is_emulated} == programs.EMULATED
+    assert {program: package for program, package, _, is_native in rows if is_native} == programs.NATIVE
+    emulated, native = re.findall(r"^\$ apt-get install (.*)$", page, re.M)
+    assert set(emulated.split()) == {*programs.EMULATED.values(), "etcd-server"}
+    assert set(native.split()) == {*programs.NATIVE.values(), "etcd-server"}
