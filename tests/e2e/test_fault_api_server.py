@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import time
 from typing import Any
@@ -141,23 +140,6 @@ async def test_too_many_requests_that_do_not_say_for_how_long(place: Site) -> No
     place.proxy.spoil(refusing(429, "TooManyRequests"))
     place.proxy.close_watches()
     await assert_outlasted(place, 9)
-
-
-@pytest.mark.parametrize(
-    ("code", "reason", "is_kept"), [(429, "TooManyRequests", False), (500, "InternalError", True)], ids=["429", "500"]
-)
-async def test_a_refused_binding_stays_booked_only_if_the_pod_may_be_bound(
-    place: Site, code: int, reason: str, is_kept: bool
-) -> None:
-    place.server.create("pods", pod("new", 6))
-    uid = next(pod["metadata"]["uid"] for pod in place.server.store.objects("pods"))
-    headers = {"Retry-After": "60"} if code == 429 else {}
-    place.proxy.spoil(dataclasses.replace(refusing(code, reason, **headers), path="*/binding", count=1))
-    assert str(code) in await place.bind("new", uid, "n2")
-    assert await place.room("n2") == (0 if is_kept else 6)
-    # kube-scheduler retries without regard to Retry-After.
-    assert await place.bind("new", uid, "n2") == ""
-    await place.has({"n2": 0})
 
 
 async def test_a_burst_of_server_errors(place: Site) -> None:

@@ -101,7 +101,7 @@ async def test_an_invalid_name_reaches_no_other_path(
     assert service.free("n1") == [8]
 
 
-@pytest.mark.parametrize(("status", "is_kept"), [(403, False), (409, False), (500, True), (503, True)])
+@pytest.mark.parametrize(("status", "is_kept"), [(403, False), (409, False), (429, False), (500, True), (503, True)])
 async def test_a_booking_stays_only_while_the_result_of_the_bind_is_unknown(
     server: ApiServer, binder: Binder, service: Service, status: int, is_kept: bool
 ) -> None:

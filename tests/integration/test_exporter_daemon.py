@@ -113,17 +113,6 @@ async def test_an_api_server_that_is_down_is_waited_for(
     await assert_eventually(lambda: published(server))
 
 
-async def test_a_crd_that_is_installed_later_is_named_and_waited_for(
-    server: ApiServer, start: Start, config: dict[str, Any], tmp_path: Path
-) -> None:
-    async with ApiServer() as bare:
-        config["client"]["kubeconfig"] = str(bare.kubeconfig(tmp_path / "bare"))
-        exporter = await start("topowise_exporter", "run", config=config)
-        await assert_eventually(lambda: exporter.lines("CRD is not installed"))
-        bare.install_crds(CRD)
-        await assert_eventually(lambda: published(bare))
-
-
 @pytest.mark.real_time
 async def test_a_changed_policy_is_published_once_the_kubelet_has_read_it(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
@@ -368,19 +357,6 @@ async def test_exclusions_apply_to_zones_and_fingerprint_alike(
     named = attributes(topology)
     assert named["nodeTopologyPodsFingerprint"] == fingerprint.of([("default", "seen")])
     assert "hidden" not in named["topowise.io/holdings"]
-
-
-async def test_volcanos_object_is_published_in_the_same_sync(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
-) -> None:
-    server.install_crds(CRD.with_name("numatopologies.yaml"))
-    kubelet.give("p", 1)
-    await start("topowise_exporter", "run", config={**config, "numatopology": True})
-
-    await assert_eventually(lambda: free_for_volcano(server) == "2-7")
-    before = server.writes()
-    await asyncio.sleep(0.6)
-    assert server.writes() == before
 
 
 def free_for_volcano(server: ApiServer) -> str | None:
