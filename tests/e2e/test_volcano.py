@@ -94,16 +94,20 @@ async def assert_no_open_reservations(cluster: VolcanoCluster) -> None:
     assert metrics["open_reservations"] == 0
 
 
+@pytest.mark.parametrize("numa_aware", [False, True], ids=["the service alone", "numa-aware as well"])
 async def test_no_kubelet_refuses_a_pod_of_volcano_and_no_pod_waits_beside_free_capacity(
-    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str], numa_aware: bool
 ) -> None:
-    async with VolcanoCluster(plane, tmp_path, nodes(10)) as cluster:
+    """With `numa-aware` a node must pass both, so pods may wait beside free capacity."""
+    async with VolcanoCluster(plane, tmp_path, nodes(10), numa_aware=numa_aware, reporting=_REPORTING) as cluster:
         seconds = await cluster.feed(200)
         await show(cluster, f"200 pods in {seconds:.1f} s", capsys)
-        await cluster.assert_all_well()
-        await fill(cluster)
-        await show(cluster, "and until no more fit", capsys)
-        await cluster.assert_all_well()
+        assert not cluster.refusals
+        if not numa_aware:
+            await cluster.assert_all_well()
+            await fill(cluster)
+            await show(cluster, "and until no more fit", capsys)
+            await cluster.assert_all_well()
         await assert_no_open_reservations(cluster)
         calls = await asked_of(cluster)
         assert calls["predicate"] and calls["prioritize"] and calls["allocateFunc"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from api_objects import PODS, RUNNING, create_budget, create_with_status, running
 from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduling import Service, exact, kubelet, pod
@@ -21,10 +21,8 @@ from topowise_scheduler.preemption import Budgets, decode_budget
 
 pytestmark = pytest.mark.own_time
 
-PODS = "/api/v1/namespaces/default/pods"
 OWNER = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}]
 SHAPE: dict[str, str | int] = {"cpu": 4, "memory": "1Gi", "count": 2}
-MERGE = "application/merge-patch+json"
 STARTED = "2026-01-01T00:00:00Z"
 NIGHT = datetime(2026, 11, 22, 3, tzinfo=UTC)
 
@@ -42,18 +40,9 @@ class Cluster:
         self.now = NIGHT
 
     async def run(self, name: str, cpu: str, node: str, *, owned: bool = True) -> str:
-        owner = {"ownerReferences": OWNER} if owned else {}
         document = pod(name, cpu, node=node, labels={"app": name})
-        document["metadata"] = {**document["metadata"], **owner}
-        del document["metadata"]["uid"]
-        await self.api.request("POST", PODS, body=json.dumps(document).encode())
-        # An eviction of a pod that is not Ready does not consult the budget.
-        running = {"phase": "Running", "startTime": STARTED, "conditions": [{"type": "Ready", "status": "True"}]}
-        created = json.loads(
-            await self.api.request(
-                "PATCH", f"{PODS}/{name}/status", body=json.dumps({"status": running}).encode(), content_type=MERGE
-            )
-        )
+        document["metadata"] |= {"ownerReferences": OWNER} if owned else {}
+        created = await create_with_status(self.api, document, RUNNING)
         uid = str(created["metadata"]["uid"])
         self.names[uid] = ("default", name)
         assert self.nodes[node].admit(pods.decode(json.dumps(created).encode())).admitted
@@ -119,13 +108,9 @@ async def looked(defragmenter: Defragmenter) -> None:
 
 
 async def test_the_blocking_pod_is_evicted_with_an_event(cluster: Cluster) -> None:
-    task = asyncio.create_task(cluster.defragmenter().run())
-    try:
+    async with running(cluster.defragmenter().run()):
         await assert_eventually(lambda: cluster.there == {"other"})
         await assert_eventually(lambda: cluster.moves == [("small", "Moved")])
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
     assert cluster.service.ledger.events["evicted_for_room"] == 1
     (event,) = cluster.server.store.objects("events.events.k8s.io")
     assert event["note"].startswith("The pod was evicted so that n1 has cpu 4, memory 1Gi free in one piece")
@@ -175,17 +160,12 @@ async def test_outside_of_quiet_hours_no_pod_is_moved(cluster: Cluster) -> None:
 
 
 async def test_a_budget_is_respected(cluster: Cluster) -> None:
-    document = {
-        "metadata": {"name": "small", "namespace": "default"},
-        "spec": {"selector": {"matchLabels": {"app": "small"}}},
-        "status": {"disruptionsAllowed": 0},
-    }
-    cluster.server.create("poddisruptionbudgets.policy", document)
+    document = create_budget(cluster.server, "small", 0)
     # The watch has not delivered the budget: the API server refuses the eviction.
     defragmenter = cluster.defragmenter()
     await looked(defragmenter)
     assert cluster.there == {"small", "other"}
-    cluster.budgets.apply("ADDED", decode_budget(json.dumps(document).encode()))
+    cluster.budgets.apply("ADDED", decode_budget(document))
     cluster.service.clock.now += 60
     await looked(defragmenter)
     assert cluster.there == {"small", "other"}
