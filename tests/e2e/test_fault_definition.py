@@ -70,8 +70,7 @@ async def test_a_definition_that_is_deleted_and_comes_back(place: Site) -> None:
 
     await assert_eventually(is_confirmed, within=LONG_S)
     place.assert_alive()
-    assert_said_once(place.exporter, lines[0], at_most=2)
-    assert_said_once(place.scheduler, lines[1], at_most=2)
+    place.assert_said_once(lines)
 
 
 async def test_a_definition_that_is_installed_after_the_daemons(

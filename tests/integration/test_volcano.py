@@ -71,9 +71,7 @@ class Session:
     async def metric(self, name: str) -> float:
         # The text of /metrics may be a second old.
         await asyncio.sleep(1.1)
-        async with self._http.get(f"http://127.0.0.1:{self._service.health_port}/metrics") as response:
-            (line,) = [line for line in (await response.text()).splitlines() if line.startswith(f"{name} ")]
-        return float(line.split()[1])
+        return (await self._service.metrics(self._http))[name]
 
     async def has_metric(self, name: str, value: float) -> bool:
         """Returns whether the metric gets the value in time. On a busy machine the text may be older than a second."""
@@ -104,9 +102,9 @@ async def test_a_gang_is_placed_given_up_placed_again_and_bound(service: Service
                 for pod in reversed(gang):
                     await volcano.deallocate(pod, "n1")
                 assert await volcano.predicate(late) == {"n1": FITS, "n2": FITS}
-                assert await volcano.has_metric("topowise_scheduler_open_reservations", 0)
+                assert await volcano.has_metric("open_reservations", 0)
             assert await volcano.call("onSessionClose", {}) == {}
-        assert await volcano.has_metric("topowise_scheduler_open_reservations", 4)
+        assert await volcano.has_metric("open_reservations", 4)
         for pod in gang:
             name = pod["metadata"]["name"]
             await api.request(
@@ -116,7 +114,7 @@ async def test_a_gang_is_placed_given_up_placed_again_and_bound(service: Service
             )
 
         async def all_seen() -> bool:
-            return await volcano.has_metric("topowise_scheduler_open_reservations", 0)
+            return await volcano.has_metric("open_reservations", 0)
 
         await assert_eventually(all_seen)
         assert (await volcano.predicate(late))["n1"]["code"] == 2
