@@ -107,12 +107,6 @@ async def test_an_old_version_does_not_show_what_it_does_not_know(api: Client) -
     assert (await api.ok("GET", f"{NRT}/{name}"))["attributes"]
 
 
-async def test_a_body_of_another_version_is_a_bad_request(api: Client) -> None:
-    body = nrt(api.name()) | {"apiVersion": "topology.node.k8s.io/v1alpha1"}
-    reply = await api.call("POST", NRT, body)
-    assert (reply.status, reply.body["reason"]) == (400, "BadRequest")
-
-
 def _without_zones(body: Json) -> None:
     del body["zones"]
 
@@ -170,12 +164,6 @@ async def test_unknown_fields_are_dropped_with_a_warning(api: Client) -> None:
     assert reply.status == 201
     assert "colour" not in reply.body
     assert 'unknown field \\"colour\\"' in reply.headers["Warning"]
-
-
-async def test_unknown_fields_are_refused_when_strict(api: Client) -> None:
-    reply = await api.call("POST", NRT, nrt(api.name(), colour="red"), fieldValidation="Strict")
-    assert (reply.status, reply.body["reason"]) == (400, "BadRequest")
-    assert 'unknown field "colour"' in reply.body["message"]
 
 
 async def test_a_kind_without_a_status_subresource_has_none(api: Client) -> None:

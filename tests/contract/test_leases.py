@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from sandbox.apiserver.client import LEASES, Client
-from sandbox.apiserver.errors import Json
-
-NOW = "2026-01-01T00:00:00.123456Z"
-
-
-def lease(name: str, **spec: Any) -> Json:
-    default_spec: Json = {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": NOW, "leaseTransitions": 0}
-    metadata = {"name": name}
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": default_spec | spec}
+from sandbox.apiserver.client import LEASES, Client, lease
 
 
 async def test_a_lease_is_created_by_put_and_then_guarded_by_its_resource_version(api: Client) -> None:
@@ -47,21 +36,6 @@ async def test_a_renewal_of_a_deleted_lease_that_names_its_uid_is_a_conflict(api
     reply = await api.call("PUT", f"{LEASES}/{name}", stored)
     assert (reply.status, reply.body["reason"]) == (409, "Conflict")
     assert reply.body["message"].endswith(f"UID in precondition: {stored['metadata']['uid']}, UID in object meta: ")
-
-
-async def test_of_two_creators_of_a_lease_only_the_first_succeeds(api: Client) -> None:
-    name = api.name()
-    await api.ok("POST", LEASES, lease(name))
-    reply = await api.call("POST", LEASES, lease(name))
-    assert (reply.status, reply.body["reason"]) == (409, "AlreadyExists")
-
-
-async def test_a_lease_cannot_be_put_without_a_resource_version(api: Client) -> None:
-    name = api.name()
-    await api.ok("POST", LEASES, lease(name))
-    reply = await api.call("PUT", f"{LEASES}/{name}", lease(name))
-    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
-    assert reply.body["details"]["kind"] == "leases"
 
 
 async def test_a_lease_is_released_by_an_empty_holder(api: Client) -> None:

@@ -77,13 +77,6 @@ async def test_a_strategic_merge_patch_joins_lists_by_key(api: Client) -> None:
     assert [condition["type"] for condition in patched["status"]["conditions"]] == ["MemoryPressure"]
 
 
-async def test_custom_objects_take_no_strategic_merge_patch(api: Client) -> None:
-    name = api.name()
-    await api.ok("POST", NRT, nrt(name))
-    reply = await api.call("PATCH", f"{NRT}/{name}", {"zones": []}, STRATEGIC)
-    assert (reply.status, reply.body["reason"]) == (415, "UnsupportedMediaType")
-
-
 async def test_a_patch_may_insist_on_a_resource_version(api: Client) -> None:
     name = api.name()
     created = await api.ok("POST", NRT, nrt(name))
@@ -92,19 +85,6 @@ async def test_a_patch_may_insist_on_a_resource_version(api: Client) -> None:
     late = {"metadata": {"resourceVersion": version, "labels": {"a": "2"}}}
     reply = await api.call("PATCH", f"{NRT}/{name}", late, MERGE)
     assert (reply.status, reply.body["reason"]) == (409, "Conflict")
-
-
-async def test_a_patch_of_another_uid_is_invalid(api: Client) -> None:
-    """Not a conflict: upstream owner-reference code detects a recreated object by exactly this."""
-    name = api.name()
-    await api.ok("POST", NRT, nrt(name))
-    reply = await api.call("PATCH", f"{NRT}/{name}", {"metadata": {"uid": "1-2-3"}}, MERGE)
-    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
-    assert "field is immutable" in reply.body["message"]
-
-
-async def test_a_patch_of_a_missing_object_is_not_found(api: Client) -> None:
-    assert (await api.call("PATCH", f"{NRT}/{api.name()}", {}, MERGE)).status == 404
 
 
 async def test_apply_creates_then_keeps_the_resource_version_while_nothing_changes(api: Client) -> None:
@@ -196,15 +176,6 @@ async def test_apply_needs_a_field_manager(api: Client) -> None:
     reply = await api.call("PATCH", f"{NRT}/{name}", nrt(name), APPLY)
     assert reply.status in (400, 422)
     assert "fieldManager" in reply.body["message"]
-
-
-async def test_apply_of_another_uid_creates_nothing(api: Client) -> None:
-    name = api.name()
-    body = nrt(name)
-    body["metadata"]["uid"] = "1-2-3"
-    reply = await api.apply(f"{NRT}/{name}", body, "first")
-    assert (reply.status, reply.body["reason"]) == (409, "Conflict")
-    assert "uid mismatch" in reply.body["message"]
 
 
 async def test_one_empty_entry_clears_all_ownership(api: Client) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.apiserver.client import MERGE, NODES, PODS, STRATEGIC, Client, pod
+from sandbox.apiserver.client import MERGE, NODES, PODS, STRATEGIC, Client, binding, pod
 from sandbox.apiserver.errors import Json
 
 
@@ -24,15 +24,6 @@ async def pods(api: Client) -> AsyncIterator[Any]:
     yield create
     for name in created:
         await api.call("DELETE", f"{PODS}/{name}", gracePeriodSeconds=0)
-
-
-def binding(name: str, node: str, **metadata: Any) -> Json:
-    return {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {"name": name, **metadata},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-    }
 
 
 async def test_a_new_pod_is_pending_and_waits_for_the_default_scheduler(api: Client, pods: Any) -> None:
@@ -139,11 +130,6 @@ async def test_a_binding_of_another_uid_is_a_conflict(api: Client, pods: Any) ->
     assert "nodeName" not in (await api.ok("GET", f"{PODS}/{name}"))["spec"]
 
 
-async def test_a_binding_of_a_missing_pod_is_not_found(api: Client) -> None:
-    name = api.name()
-    assert (await api.call("POST", f"{PODS}/{name}/binding", binding(name, "a"))).status == 404
-
-
 async def test_a_binding_of_an_older_version_is_a_conflict(api: Client, pods: Any) -> None:
     name = api.name()
     created = await pods(pod(name))
@@ -155,49 +141,6 @@ async def test_a_binding_of_an_older_version_is_a_conflict(api: Client, pods: An
     assert "Precondition failed: ResourceVersion in precondition" in reply.body["message"]
 
 
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        ({"kind": "Node", "name": ""}, "target.name: Required value"),
-        (
-            {"kind": "Pod", "name": "a"},
-            'target.kind: Unsupported value: "Pod": supported values: "Node", "<empty>"',
-        ),
-        (
-            {"kind": "Pod"},
-            '[target.kind: Unsupported value: "Pod": supported values: "Node", "<empty>", target.name: Required value]',
-        ),
-    ],
-    ids=["no-name", "no-node", "neither"],
-)
-async def test_a_binding_to_what_is_no_node_is_a_server_error_without_a_reason(
-    api: Client, target: Json, message: str
-) -> None:
-    """The check precedes the lookup of the pod. The status is not 422, unlike for every other wrong field."""
-    name = api.name()
-    reply = await api.call("POST", f"{PODS}/{name}/binding", binding(name, "") | {"target": target})
-    assert (reply.status, reply.body.get("reason"), reply.body["message"]) == (500, None, message)
-    assert "details" not in reply.body
-
-
-@pytest.mark.parametrize(
-    ("metadata", "message"),
-    [
-        ({"name": "other"}, "name in URL does not match name in Binding object"),
-        ({}, "name in URL does not match name in Binding object"),
-        (
-            {"namespace": "kube-system"},
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ),
-    ],
-    ids=["name", "no-name", "namespace"],
-)
-async def test_a_binding_of_another_pod_is_a_bad_request(api: Client, metadata: Json, message: str) -> None:
-    name = api.name()
-    reply = await api.call("POST", f"{PODS}/{name}/binding", binding(name, "a") | {"metadata": metadata})
-    assert (reply.status, reply.body["reason"], reply.body["message"]) == (400, "BadRequest", message)
-
-
 async def test_a_gated_pod_says_so_and_is_not_bound(api: Client, pods: Any) -> None:
     body = pod(api.name())
     body["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
@@ -206,12 +149,6 @@ async def test_a_gated_pod_says_so_and_is_not_bound(api: Client, pods: Any) -> N
     assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "SchedulingGated")
     name = created["metadata"]["name"]
     assert (await api.call("POST", f"{PODS}/{name}/binding", binding(name, "a"))).status == 409
-
-
-async def test_a_text_that_is_no_quantity_is_a_bad_request(api: Client) -> None:
-    reply = await api.call("POST", PODS, pod(api.name(), requests={"cpu": "two"}))
-    assert (reply.status, reply.body["reason"]) == (400, "BadRequest")
-    assert reply.body["message"].startswith('Pod in version "v1" cannot be handled as a Pod: quantities must match')
 
 
 async def bound(api: Client, pods: Any, **metadata: Any) -> str:

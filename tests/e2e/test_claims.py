@@ -136,22 +136,6 @@ async def test_a_pod_leaves_the_devices_that_it_cannot_be_aligned_with(plane: Co
         assert not cluster.refusals
 
 
-async def test_a_pod_that_prefers_alignment_runs_where_it_can(plane: ControlPlane, tmp_path: Path) -> None:
-    async with ClaimsCluster(plane, tmp_path, 1, devices=CROSSED, claims={}) as cluster:
-        await cluster.create(steered("full", 16, 1))
-        await cluster.until_bound("full")
-        await cluster.create(claimed("p", 1, 2))
-        await cluster.until_bound("p")
-        at = (await cluster.alignments())["p"]
-        assert (at.cpus, at.devices) == ({0}, {1})
-        await cluster.create(claimed("waits", 1, 2, alignment=REQUIRE))
-        await cluster.settle(still=1.0)
-        assert [pod["metadata"]["name"] for pod in await cluster.waiting()] == ["waits"]
-        await cluster.delete("full")
-        await cluster.until_bound("waits")
-        assert (await cluster.alignments())["waits"].is_aligned
-
-
 async def test_extended_resources_that_claims_back_are_aligned_at_the_bind(plane: ControlPlane, tmp_path: Path) -> None:
     """kube-scheduler makes the claim of such a pod during the bind (DRAExtendedResource)."""
     async with ClaimsCluster(plane, tmp_path, 2, devices=CROSSED, claims={}) as cluster:

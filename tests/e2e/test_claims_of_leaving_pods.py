@@ -70,23 +70,6 @@ async def test_a_pod_gets_the_device_of_a_pod_of_lower_priority(plane: ControlPl
         assert not cluster.refusals
 
 
-async def test_a_pod_gets_the_cpus_beside_its_device(plane: ControlPlane, tmp_path: Path) -> None:
-    """A device is free, and so are 14 CPUs, but on the other NUMA node: kube-scheduler evicts no pod."""
-    claims = {"alignment": "require"}
-    async with Preempting(plane, tmp_path, 1, devices=(1, 1), claims=claims, more=PREEMPTOR) as cluster:
-        await cluster.begin()
-        await cluster.run(steered("plain", 10, 1), claimed("low", 1, 4))
-        await cluster.run_urgent(8)
-        assert await cluster.left("plain", "low") == {"low"}
-        alignments = await cluster.alignments()
-        assert {name: (at.cpus, at.devices) for name, at in alignments.items()} == {
-            "low": ({1}, {1}),
-            "urgent": ({1}, {1}),
-        }
-        assert await cluster.evictions() == 1
-        assert not cluster.refusals
-
-
 async def test_kube_schedulers_own_preemption_frees_cpus_beside_a_device(plane: ControlPlane, tmp_path: Path) -> None:
     """No CPU is free, so kube-scheduler evicts the youngest pod. Its claim goes with it."""
     async with Preempting(plane, tmp_path, 1, devices=(1, 1), claims={"alignment": "require"}) as cluster:

@@ -13,16 +13,15 @@ import pytest
 import yaml
 
 from daemons import CRD, assert_eventually
-from sandbox.controlplane import ControlPlane, assets
+from sandbox.controlplane import ControlPlane
 from topowise import nrt
 from topowise_exporter.publish import placement_annotation
 
-BINARIES = assets()
 ROOT = Path(__file__).parents[2]
 HELM = ROOT / "hack/helm"
 HAS_HELM = subprocess.run([HELM, "--find"], check=False, capture_output=True).returncode == 0
 pytestmark = [
-    pytest.mark.skipif(BINARIES is None, reason="no kube-apiserver and etcd in $KUBEBUILDER_ASSETS"),
+    pytest.mark.apiserver,
     pytest.mark.skipif(not HAS_HELM, reason="no helm: set $HELM, or run hack/helm --fetch"),
 ]
 
@@ -85,13 +84,6 @@ def rendered() -> Iterator[dict[str, Any]]:
     for document in yaml.safe_load_all(done.stdout):
         if document and document["kind"] in PLURALS and "exporter" in document["metadata"]["name"]:
             yield document
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    assert BINARIES is not None
-    with ControlPlane(BINARIES) as plane:
-        yield plane
 
 
 @pytest.fixture

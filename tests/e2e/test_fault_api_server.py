@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import time
 from typing import Any
@@ -24,17 +23,8 @@ def refusing(code: int, reason: str, **headers: str) -> Fault:
     return Fault(answer=(code, {"Content-Type": "application/json", **headers}, status(code, reason)))
 
 
-async def change_everything(place: Site) -> None:
-    """Changes that both daemons must learn after the fault."""
-    place.kubelet.give("p", 1)
-    place.bound("p", "n1", 1)
-    place.bound("q", "n2", 2)
-    place.add_node("n3", 5)
-
-
 async def assert_caught_up(place: Site) -> None:
-    await place.publishes(2)
-    await place.has({"n1": 4, "n2": 4, "n3": 5})
+    await place.has_caught_up()
     # The daemons also follow later changes.
     await place.delete("/api/v1/namespaces/default/pods/q")
     await place.has({"n2": 6})
@@ -43,12 +33,12 @@ async def assert_caught_up(place: Site) -> None:
     place.assert_alive()
 
 
-async def assert_outlasted(place: Site, seconds: float, *, at_most: int = 2) -> None:
+async def assert_outlasted(place: Site, seconds: float) -> None:
     """Changes everything during some further seconds of the fault, then ends the fault."""
     lines = place.log_lengths()
     began = time.monotonic()
     await asyncio.sleep(seconds / 3)
-    await change_everything(place)
+    place.change_everything()
     await asyncio.sleep(seconds * 2 / 3)
     # Five watches, the exporter's write and what follows from each; a loop without back-off makes thousands.
     requests = place.proxy.count(began)
@@ -57,20 +47,18 @@ async def assert_outlasted(place: Site, seconds: float, *, at_most: int = 2) -> 
     assert await place.room("n2") == 6
     place.proxy.mend()
     await assert_caught_up(place)
-    assert_said_once(place.exporter, lines[0], at_most=at_most)
-    assert_said_once(place.scheduler, lines[1], at_most=at_most)
+    place.assert_said_once(lines)
 
 
 async def test_killed_and_back(place: Site) -> None:
     lines = place.log_lengths()
     await place.proxy.down()
-    await change_everything(place)
+    place.change_everything()
     await asyncio.sleep(8)
     assert await place.room("n2") == 6
     await place.proxy.up()
     await assert_caught_up(place)
-    assert_said_once(place.exporter, lines[0], at_most=2)
-    assert_said_once(place.scheduler, lines[1], at_most=2)
+    place.assert_said_once(lines)
 
 
 async def test_taking_requests_and_never_answering(place: Site) -> None:
@@ -83,10 +71,9 @@ async def test_answering_after_two_seconds_each_time(place: Site) -> None:
     place.proxy.spoil(Fault(delay=1.9))
     place.proxy.close_watches()
     lines = place.log_lengths()
-    await change_everything(place)
+    place.change_everything()
     await assert_caught_up(place)
-    assert_said_once(place.exporter, lines[0])
-    assert_said_once(place.scheduler, lines[1])
+    place.assert_said_once(lines, 1)
 
 
 async def test_a_binding_of_two_seconds_is_made_once_and_stays_booked(place: Site) -> None:
@@ -114,14 +101,13 @@ async def test_history_that_is_gone_in_the_middle_of_a_watch(place: Site) -> Non
     place.proxy.spoil(Fault(watch=True, edit=lambda line: (event,)))
     lines = place.log_lengths()
     began = time.monotonic()
-    await change_everything(place)
+    place.change_everything()
     await asyncio.sleep(9)
     # Every watch ends with its first event, and a list follows: seldom, and more seldom each time.
     assert place.proxy.count(began, "/api/v1/pods") <= 30
     place.proxy.mend()
     await assert_caught_up(place)
-    assert_said_once(place.exporter, lines[0], at_most=2)
-    assert_said_once(place.scheduler, lines[1], at_most=2)
+    place.assert_said_once(lines)
 
 
 async def test_too_many_requests_are_taken_at_their_word(place: Site) -> None:
@@ -143,23 +129,6 @@ async def test_too_many_requests_that_do_not_say_for_how_long(place: Site) -> No
     await assert_outlasted(place, 9)
 
 
-@pytest.mark.parametrize(
-    ("code", "reason", "is_kept"), [(429, "TooManyRequests", False), (500, "InternalError", True)], ids=["429", "500"]
-)
-async def test_a_refused_binding_stays_booked_only_if_the_pod_may_be_bound(
-    place: Site, code: int, reason: str, is_kept: bool
-) -> None:
-    place.server.create("pods", pod("new", 6))
-    uid = next(pod["metadata"]["uid"] for pod in place.server.store.objects("pods"))
-    headers = {"Retry-After": "60"} if code == 429 else {}
-    place.proxy.spoil(dataclasses.replace(refusing(code, reason, **headers), path="*/binding", count=1))
-    assert str(code) in await place.bind("new", uid, "n2")
-    assert await place.room("n2") == (0 if is_kept else 6)
-    # kube-scheduler retries without regard to Retry-After.
-    assert await place.bind("new", uid, "n2") == ""
-    await place.has({"n2": 0})
-
-
 async def test_a_burst_of_server_errors(place: Site) -> None:
     place.proxy.spoil(refusing(500, "InternalError"))
     place.proxy.close_watches()
@@ -177,7 +146,7 @@ async def test_a_watch_that_breaks_within_an_event(place: Site, cut: Any) -> Non
     lines = place.log_lengths()
     # The first event of each watch, and some later events.
     place.proxy.spoil(Fault(watch=True, edit=lambda line: cut, count=8))
-    await change_everything(place)
+    place.change_everything()
     await assert_caught_up(place)
     assert_said_once(place.exporter, lines[0], at_most=2)
     assert_said_once(place.scheduler, lines[1], at_most=8)

@@ -8,13 +8,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from yarl import URL
 
 from daemons import Start, assert_eventually
 from exporter_setup import FakeKubelet
-from faults import FaultProxy, assert_said_once
+from faults import FaultProxy
 from faults.clock import Clock
 from faults.site import pod, site
 from faults.tls_front import TlsFront
@@ -32,12 +31,6 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-async def metric(session: aiohttp.ClientSession, port: int, name: str) -> float:
-    async with session.get(f"http://127.0.0.1:{port}/metrics") as response:
-        lines = (await response.text()).splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
-
-
 @pytest.mark.parametrize("jump", ["+1d", "-1d"])
 async def test_a_clock_that_jumps_by_a_day(
     jump: str,
@@ -51,19 +44,22 @@ async def test_a_clock_that_jumps_by_a_day(
     reservations = {"reservations": {"ttl": "8s"}}
     election = {"leaderElection": {"enabled": True, "leaseNamespace": "kube-system", "identity": "one"}}
     async with site(server, start, config, kubelet, tmp_path, **reservations, **election) as place:
-        port = place.service.health_port
+
+        async def reservations_are(count: int) -> bool:
+            return (await place.metrics())["open_reservations"] == count
+
         await assert_eventually(lambda: place.scheduler.lines("Acquired the lease"), within=30)
         reserved = pod("reserved", 6)
         assert (await place.service.ask("filter", reserved, ["n2"], place.session))["NodeNames"] == ["n2"]
         await place.service.ask("prioritize", reserved, ["n2"], place.session)
         began = time.monotonic()
-        await assert_eventually(lambda: reservations_are(place.session, port, 1), within=5)
+        await assert_eventually(lambda: reservations_are(1), within=5)
         lines = place.log_lengths()
         clock.jump(jump)
         # The reservation expires neither early nor late.
         await asyncio.sleep(3)
-        assert await reservations_are(place.session, port, 1)
-        await assert_eventually(lambda: reservations_are(place.session, port, 0), within=30)
+        assert await reservations_are(1)
+        await assert_eventually(lambda: reservations_are(0), within=30)
         assert 7 <= time.monotonic() - began <= 30
         # The daemons see a change at once, and survive an outage at the moment of a jump.
         kubelet.give("p", 1)
@@ -83,12 +79,7 @@ async def test_a_clock_that_jumps_by_a_day(
         assert not place.scheduler.lines("Another process holds the lease")
         assert await place.service.is_ready()
         place.assert_alive()
-        assert_said_once(place.exporter, lines[0], at_most=2)
-        assert_said_once(place.scheduler, lines[1], at_most=2)
-
-
-async def reservations_are(session: aiohttp.ClientSession, port: int, count: int) -> bool:
-    return await metric(session, port, "topowise_scheduler_open_reservations") == count
+        place.assert_said_once(lines)
 
 
 async def test_a_clock_that_jumps_past_the_end_of_the_api_servers_certificate(
@@ -117,5 +108,4 @@ async def test_a_clock_that_jumps_past_the_end_of_the_api_servers_certificate(
         await place.publishes(2)
         await place.has({"n1": 4, "n2": 4})
         place.assert_alive()
-        assert_said_once(place.exporter, lines[0], at_most=2)
-        assert_said_once(place.scheduler, lines[1], at_most=2)
+        place.assert_said_once(lines)

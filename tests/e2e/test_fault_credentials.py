@@ -47,19 +47,6 @@ def replace(file: Path, text: str) -> None:
     aside.replace(file)
 
 
-async def assert_caught_up(place: Site) -> None:
-    await place.publishes(2)
-    await place.has({"n1": 4, "n2": 4, "n3": 5})
-    place.assert_alive()
-
-
-async def change_everything(place: Site) -> None:
-    place.kubelet.give("p", 1)
-    place.bound("p", "n1", 1)
-    place.bound("q", "n2", 2)
-    place.add_node("n3", 5)
-
-
 async def test_a_token_that_is_revoked_until_another_token_comes(place: Site, token_file: Path) -> None:
     place.server.create("pods", pod("new", 1))
     uid = next(pod["metadata"]["uid"] for pod in place.server.store.objects("pods"))
@@ -68,7 +55,7 @@ async def test_a_token_that_is_revoked_until_another_token_comes(place: Site, to
     place.proxy.close_watches()
     began = time.monotonic()
     await asyncio.sleep(3)
-    await change_everything(place)
+    place.change_everything()
     await asyncio.sleep(6)
     requests = place.proxy.count(began)
     # Each request is retried once with the token in the file.
@@ -82,9 +69,9 @@ async def test_a_token_that_is_revoked_until_another_token_comes(place: Site, to
     replace(token_file, "wrong")
     await asyncio.sleep(2)
     replace(token_file, "second")
-    await assert_caught_up(place)
-    for daemon, before in zip((place.exporter, place.scheduler), lines, strict=True):
-        assert_said_once(daemon, before, at_most=2)
+    await place.has_caught_up()
+    place.assert_said_once(lines)
+    for daemon in (place.exporter, place.scheduler):
         assert "second" not in daemon.log
 
 
@@ -93,12 +80,11 @@ async def test_the_same_token_is_taken_again(place: Site) -> None:
     place.proxy.accepted = set()
     place.proxy.close_watches()
     await asyncio.sleep(5)
-    await change_everything(place)
+    place.change_everything()
     await asyncio.sleep(2)
     place.proxy.accepted = {"first"}
-    await assert_caught_up(place)
-    assert_said_once(place.exporter, lines[0], at_most=2)
-    assert_said_once(place.scheduler, lines[1], at_most=2)
+    await place.has_caught_up()
+    place.assert_said_once(lines)
 
 
 async def test_a_token_that_is_rotated_is_not_noticed(place: Site, token_file: Path) -> None:
@@ -106,10 +92,10 @@ async def test_a_token_that_is_rotated_is_not_noticed(place: Site, token_file: P
     replace(token_file, "second")
     place.proxy.accepted = {"second"}
     place.proxy.close_watches()
-    await change_everything(place)
-    await assert_caught_up(place)
-    for daemon, before in zip((place.exporter, place.scheduler), lines, strict=True):
-        assert_said_once(daemon, before)
+    place.change_everything()
+    await place.has_caught_up()
+    place.assert_said_once(lines, 1)
+    for daemon in (place.exporter, place.scheduler):
         assert "Unauthorized" not in daemon.log
 
 
@@ -141,12 +127,12 @@ async def test_certificates_and_their_ca_are_replaced_on_both_sides(
         lines = place.log_lengths()
         # The server's certificate is new and the files are old: client and server do not trust each other.
         await fronts[0].serve(*second.issue("server"), second.certificate)
-        await change_everything(place)
+        place.change_everything()
         await assert_eventually(lambda: place.exporter.lines("certificate verify failed"), within=LONG_S)
         await assert_eventually(lambda: place.scheduler.lines("certificate verify failed"), within=LONG_S)
         assert await place.room("n2") == 6
         replace(files["certificate-authority"], "not yet written")
         issue(second)
-        await assert_caught_up(place)
+        await place.has_caught_up()
         assert_said_once(place.exporter, lines[0], at_most=2)
         assert_said_once(place.scheduler, lines[1], at_most=2, total=30)

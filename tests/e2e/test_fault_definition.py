@@ -1,9 +1,8 @@
-"""The NodeResourceTopology CRD comes later, is deleted under the daemons, and comes back in an old version."""
+"""The NodeResourceTopology CRD comes later, or is deleted under the daemons and comes back."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -22,29 +21,21 @@ DEFINITION: Final[dict[str, Any]] = next(iter(documents.load_all(CRD)))
 NAME: Final = DEFINITION["metadata"]["name"]
 
 
-def definition(*versions: str) -> dict[str, Any]:
-    """The CRD serving only `served` versions; v1alpha2 is stored."""
-    changed: dict[str, Any] = json.loads(json.dumps(DEFINITION))
-    for version in changed["spec"]["versions"]:
-        version["served"] = version["name"] in versions
-    return changed
-
-
 async def undefine(place: Site) -> None:
     async with place.session.delete(f"{place.server.url}{CRDS}/{NAME}") as response:
         assert response.status == 200, await response.text()
-    await assert_eventually(lambda: is_served(place, "v1alpha2", 404))
+    await assert_eventually(lambda: is_gone(place))
 
 
-async def define(place: Site, *versions: str) -> None:
-    async with place.session.post(f"{place.server.url}{CRDS}", json=definition(*versions)) as response:
+async def define(place: Site) -> None:
+    async with place.session.post(f"{place.server.url}{CRDS}", json=DEFINITION) as response:
         assert response.status == 201, await response.text()
 
 
-async def is_served(place: Site, version: str, status: int = 200) -> bool:
-    url = f"{place.server.url}/apis/topology.node.k8s.io/{version}/noderesourcetopologies"
+async def is_gone(place: Site) -> bool:
+    url = f"{place.server.url}/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
     async with place.session.get(url) as response:
-        return response.status == status
+        return response.status == 404
 
 
 async def assert_still_refuses(place: Site) -> None:
@@ -69,7 +60,7 @@ async def test_a_definition_that_is_deleted_and_comes_back(place: Site) -> None:
     assert place.proxy.count(began, "*/noderesourcetopologies*") <= 40
     place.kubelet.give("p", 1)
     place.bound("p", "n1", 1)
-    await define(place, "v1alpha2", "v1alpha1")
+    await define(place)
     await place.publishes(2)
     place.report("n2", 5)
     await place.has({"n1": 4, "n2": 3})
@@ -79,35 +70,7 @@ async def test_a_definition_that_is_deleted_and_comes_back(place: Site) -> None:
 
     await assert_eventually(is_confirmed, within=LONG_S)
     place.assert_alive()
-    assert_said_once(place.exporter, lines[0], at_most=2)
-    assert_said_once(place.scheduler, lines[1], at_most=2)
-
-
-async def test_a_definition_that_comes_back_in_the_old_version_alone(place: Site) -> None:
-    lines = place.log_lengths()
-    await undefine(place)
-    await define(place, "v1alpha1")
-    await assert_eventually(lambda: is_served(place, "v1alpha1"), within=LONG_S)
-    await assert_eventually(lambda: place.scheduler.lines("Reading another version"), within=LONG_S)
-    await assert_still_refuses(place)
-    await asyncio.sleep(5)
-    async with place.session.put(f"{place.server.url}{CRDS}/{NAME}", json=await served(place)) as response:
-        assert response.status == 200, await response.text()
-    await place.publishes(3)
-    place.report("n2", 3)
-    await place.has({"n1": 4, "n2": 3})
-    place.assert_alive()
-    assert_said_once(place.exporter, lines[0], at_most=2)
-    assert_said_once(place.scheduler, lines[1], at_most=2)
-
-
-async def served(place: Site) -> dict[str, Any]:
-    """The CRD as it is, with all versions served."""
-    async with place.session.get(f"{place.server.url}{CRDS}/{NAME}") as response:
-        current: dict[str, Any] = await response.json()
-    for version in current["spec"]["versions"]:
-        version["served"] = True
-    return current
+    place.assert_said_once(lines)
 
 
 async def test_a_definition_that_is_installed_after_the_daemons(

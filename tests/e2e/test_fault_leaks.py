@@ -43,13 +43,6 @@ def pod(name: str, app: str = "") -> dict[str, Any]:
     }
 
 
-async def metrics(session: aiohttp.ClientSession, port: int) -> dict[str, float]:
-    async with session.get(f"http://127.0.0.1:{port}/metrics") as response:
-        lines = (await response.text()).splitlines()
-    samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-    return {name: float(value) for name, _, value in samples}
-
-
 class Lives:
     """Pods that are decided, bound by the service, and deleted."""
 
@@ -106,10 +99,8 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
         lives = Lives(server, service, session, names)
 
         async def empty() -> bool:
-            now = await metrics(session, service.health_port)
-            return not any(
-                now[f"topowise_scheduler_{name}"] for name in ("open_reservations", "uncertain_pods", "waiting_pods")
-            )
+            now = await service.metrics(session)
+            return not any(now[name] for name in ("open_reservations", "uncertain_pods", "waiting_pods"))
 
         async def rest() -> Usage:
             await assert_eventually(empty, within=60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -65,13 +64,6 @@ def node_uid(server: ApiServer) -> str:
 def policy(server: ApiServer) -> str:
     named = attributes(published(server) or {})
     return f"{named.get('topologyManagerPolicy')}/{named.get('topologyManagerScope')}"
-
-
-async def metrics(place: Site) -> dict[str, float]:
-    async with place.session.get(f"http://127.0.0.1:{place.service.health_port}/metrics") as response:
-        lines = (await response.text()).splitlines()
-    samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-    return {name.removeprefix("topowise_scheduler_"): float(value) for name, _, value in samples}
 
 
 @pytest.mark.parametrize(
@@ -137,30 +129,10 @@ async def test_another_machine_under_the_same_name(
 
 
 async def nothing_is_left(place: Site) -> bool:
-    now = await metrics(place)
+    now = await place.metrics()
     return (
         now["open_reservations"] == 0 and now["uncertain_pods"] == 0 and now["quarantines"] == 0 and now["nodes"] == 2
     )
-
-
-async def test_a_node_that_is_deleted_by_mistake_gets_its_object_back(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
-) -> None:
-    # Exporter and kubelet keep running; the kubelet registers the Node again at its restart.
-    config["driftInterval"] = "2s"
-    async with site(server, start, config, kubelet, tmp_path) as place:
-        await place.delete(NODE)
-        await asyncio.sleep(0.5)
-        server.create("nodes", {"metadata": {"name": "n1"}, "status": NODE_STATUS})
-        uid = node_uid(server)
-
-        def owned() -> bool:
-            owners = (published(server) or {"metadata": {}})["metadata"].get("ownerReferences", [])
-            return [owner["uid"] for owner in owners] == [uid]
-
-        await assert_eventually(owned, within=LONG_S)
-        await place.has({"n1": 4})
-        place.assert_alive()
 
 
 async def test_a_node_that_is_gone_for_good_leaves_nothing(
@@ -174,7 +146,7 @@ async def test_a_node_that_is_gone_for_good_leaves_nothing(
     await place.delete("/api/v1/namespaces/default/pods/p")
 
     async def is_forgotten() -> bool:
-        now = await metrics(place)
+        now = await place.metrics()
         return now["nodes"] == 1 and now["reported_nodes"] == 1 and now["uncertain_pods"] == 0
 
     await assert_eventually(is_forgotten, within=LONG_S)

@@ -6,7 +6,6 @@ import time
 from typing import Final
 
 from daemons import assert_eventually
-from faults import assert_said_once
 from faults.site import LONG_S, Site
 
 # The last path segment of each collection, of both daemons.
@@ -38,8 +37,7 @@ async def assert_resumed(place: Site, since: float, *, within: float) -> None:
     await place.delete("/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/n1")
     await place.publishes(3)
     place.assert_alive()
-    assert_said_once(place.exporter, lines[0])
-    assert_said_once(place.scheduler, lines[1])
+    place.assert_said_once(lines, 1)
 
 
 async def test_watches_that_stay_open_and_say_nothing(place: Site) -> None:

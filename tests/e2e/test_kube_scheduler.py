@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,19 +20,16 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from sandbox import controlplane, stock_scheduler
+from real_cluster import ASSETS, MISSING
+from sandbox import stock_scheduler
 from sandbox.apiserver import documents
 from sandbox.apiserver.client import CRDS, MERGE, NODES, NRT, PODS, Client, connect, nrt, pod
 from sandbox.apiserver.errors import Json
 from sandbox.controlplane import ControlPlane
 from sandbox.stock_scheduler import StockScheduler
 
-ASSETS = controlplane.assets(stock_scheduler.BINARY)
 if ASSETS is None:
-    pytest.skip(
-        "no etcd, kube-apiserver and kube-scheduler in $KUBEBUILDER_ASSETS or /usr/local/kubebuilder/bin",
-        allow_module_level=True,
-    )
+    pytest.skip(MISSING, allow_module_level=True)
 pytestmark = pytest.mark.apiserver
 log = logging.getLogger(__name__)
 
@@ -148,13 +145,6 @@ def binding(body: Json) -> Json:
     metadata = {"name": body["PodName"], "namespace": body["PodNamespace"], "uid": body["PodUID"]}
     target = {"apiVersion": "v1", "kind": "Node", "name": body["Node"]}
     return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
-    assert ASSETS is not None
-    with ControlPlane(ASSETS) as running:
-        yield running
 
 
 @pytest.fixture

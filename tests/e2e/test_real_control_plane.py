@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from burst.nodes import nodes
 from burst.workload import Workload
 from real_cluster import ASSETS, MISSING, PODS, SCHEDULER, Cluster
 from sandbox.controlplane import ControlPlane
+from topowise import nrt
 from topowise_scheduler.cluster.node.precision import Precision
 
 if ASSETS is None:
@@ -42,36 +44,48 @@ async def show(cluster: Cluster, seconds: float, capsys: pytest.CaptureFixture[s
         print(f"\n  300 pods in {seconds:.1f}s  {dict(phases)}  predictions {predicted}", end="")  # noqa: T201
 
 
-async def test_no_kubelet_refuses_and_no_pod_waits_beside_free_capacity(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
-    seconds = await cluster.feed(300)
-    await cluster.assert_all_well()
-    await show(cluster, seconds, capsys)
-
-
-async def test_the_service_is_killed_in_the_middle_of_a_burst(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async def kill() -> None:
+async def kill(cluster: Cluster) -> None:
+    for _ in range(3):
         await cluster.service.kill()
         await cluster.service.start()
-
-    seconds = await cluster.feed(300, halfway=kill)
-    await cluster.assert_all_well()
-    await show(cluster, seconds, capsys)
+        await asyncio.sleep(cluster.random.uniform(0.0, 1.0))
 
 
-async def test_kube_scheduler_restarts_in_the_middle_of_a_burst(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+async def restart_kube_scheduler(cluster: Cluster) -> None:
+    await cluster.stop_scheduler()
+    await cluster.start_scheduler()
+
+
+async def delete_reports(cluster: Cluster) -> None:
+    """Deletes every second node's; their exporters notice after a while."""
+    for name, node in list(cluster.fleet.nodes.items())[::2]:
+        await cluster.api.request("DELETE", f"{nrt.PATH}/{name}")
+        await node.reporter.check()
+
+
+@pytest.mark.parametrize(
+    ("settings", "halfway"),
+    [
+        ({}, None),
+        ({"filter": {"bestNodes": 1}}, None),
+        ({"nominator": {"enabled": True, "schedulerNames": [SCHEDULER], "when": "always"}}, None),
+        ({}, kill),
+        ({}, restart_kube_scheduler),
+        ({}, delete_reports),
+    ],
+    ids=["plain", "the best node alone", "nominated", "service killed", "kube-scheduler killed", "reports deleted"],
+)
+async def test_a_burst_of_pods(
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], halfway: Any
 ) -> None:
-    async def restart() -> None:
-        await cluster.stop_scheduler()
-        await cluster.start_scheduler()
-
-    seconds = await cluster.feed(300, halfway=restart)
-    await cluster.assert_all_well()
-    await show(cluster, seconds, capsys)
+    """No kubelet refuses a pod, and no pod waits beside free capacity, whatever happens in the middle."""
+    async with Cluster(plane, tmp_path, nodes(10), settings=settings) as cluster:
+        seconds = await cluster.feed(300, halfway=None if halfway is None else partial(halfway, cluster))
+        await cluster.assert_all_well()
+        await show(cluster, seconds, capsys)
+        metrics = await cluster.service.metrics(cluster.session)
+        assert "nominator" not in settings or metrics['nominations_total{outcome="honoured"}'] > 0
+        assert metrics.get("nominated_pods", 0) == 0
 
 
 async def test_the_leading_replica_dies_in_the_middle_of_a_burst(

@@ -14,11 +14,10 @@ from signal import SIGSTOP
 
 import pytest
 
-from burst.nodes import Kind
-from real_cluster import ASSETS, MISSING, PODS, Cluster, Json
+from real_cluster import ASSETS, MISSING, PODS, Json
 from sandbox.controlplane import ControlPlane
 from sandbox.kubelet.pace import Startup
-from steered_cluster import CONFIG, MACHINE, SteeredCluster, steered
+from steered_cluster import SteeredCluster, steered
 from topowise import steering
 from topowise.kube.api import MERGE_PATCH
 
@@ -70,24 +69,6 @@ async def test_pods_are_on_the_numa_nodes_that_they_require(
         print("", *lines, sep="\n  ")  # noqa: T201
     assert results["allocated"] >= 4 * 2
     assert not results["lost"]
-
-
-async def test_a_pod_waits_for_room_on_its_numa_node(cluster: SteeredCluster) -> None:
-    """NUMA node 1 of both nodes is full, NUMA node 0 is empty."""
-    for name in ("n0", "n1"):
-        await cluster.create(steered(f"full-{name}", 16, 1, nodeSelector={"kubernetes.io/hostname": name}))
-        await cluster.until_bound(f"full-{name}")
-    await cluster.create(steered("waits", 2, 1))
-    await cluster.create(steered("other", 2))
-    await cluster.until_bound("other")
-    assert cluster.numa("other") == {0}
-    await cluster.settle(still=1.0)
-    assert [pod["metadata"]["name"] for pod in await cluster.waiting()] == ["waits"]
-    await cluster.delete("full-n1")
-    pod = await cluster.until_bound("waits")
-    assert pod["spec"]["nodeName"] == "n1"
-    assert cluster.numa("waits") == {1}
-    assert not cluster.refusals
 
 
 async def test_a_plug_in_that_dies_after_a_request_costs_no_pod(plane: ControlPlane, tmp_path: Path) -> None:
@@ -181,20 +162,6 @@ async def test_running_pods_survive_a_restart_of_their_kubelet(plane: ControlPla
         assert (cluster.numa("a"), cluster.numa("b")) == ({1}, {0})
         for name in ("a", "b"):
             await cluster.until_bound(name)
-        assert not cluster.refusals
-
-
-async def test_markers_make_no_pod_unschedulable_where_steering_is_off(plane: ControlPlane, tmp_path: Path) -> None:
-    """Neither the service nor a node steers; kube-scheduler has the chart's configuration."""
-    async with Cluster(plane, tmp_path, [("n0", Kind(MACHINE, CONFIG))]) as cluster:
-        names = [f"p{number}" for number in range(3)]
-        for name in names:
-            await cluster.create(steered(name, 2, markers=3))
-        await cluster.create(steered("requires", 2, 1))
-        await cluster.settle(still=1.0)
-        assert [pod["metadata"]["name"] for pod in await cluster.waiting()] == ["requires"]
-        running = {pod.name for pod in cluster.fleet.nodes["n0"].kubelet.holdings().pods}
-        assert running == set(names)
         assert not cluster.refusals
 
 

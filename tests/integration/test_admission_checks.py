@@ -6,17 +6,17 @@ The test plays Kueue's part: it reserves quota by sums, and starts the pods of a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import Any
 
 import pytest
 
 import kueue_definitions
+from api_objects import running
 from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduling import Service, exact, kubelet, pod
@@ -85,16 +85,8 @@ class Cluster:
             is_leader=lambda: self.leads,
         )
 
-    @contextlib.asynccontextmanager
-    async def running(self, leader: AdmissionChecks | None = None) -> AsyncIterator[None]:
-        task = asyncio.ensure_future((leader or self.leader).run())
-        try:
-            yield
-            assert not task.done(), task
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+    def running(self) -> AbstractAsyncContextManager[None]:
+        return running(self.leader.run())
 
     async def create(self, path: str, document: Json, status: Json | None = None) -> Json:
         group = {"apiVersion": "kueue.x-k8s.io/v1beta1"}

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from api_objects import create_pod
 from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.levers import Delay
@@ -36,13 +37,6 @@ def binder(api: Api, service: Service) -> Binder:
     return Binder(api, service.ledger, service.records, lambda: None)
 
 
-def create(server: ApiServer, name: str, cpu: str = "8", memory: str = "1Gi") -> dict[str, Any]:
-    document = pod(name, cpu, memory)
-    del document["metadata"]["uid"]
-    created: dict[str, Any] = server.create("pods", document)
-    return created
-
-
 async def bind(binder: Binder, pod: dict[str, Any], node: str = "n1") -> str:
     """Returns the error text; "" if the pod is bound."""
     meta = pod["metadata"]
@@ -53,7 +47,7 @@ async def bind(binder: Binder, pod: dict[str, Any], node: str = "n1") -> str:
 async def test_before_the_first_sync_nothing_is_bound(server: ApiServer, api: Api, service: Service) -> None:
     binder = Binder(api, service.ledger, service.records, lambda: "not yet listed: pods")
     rule = server.levers.pull(Delay(0), path=BINDINGS)
-    assert await bind(binder, create(server, "a")) == "not ready: not yet listed: pods"
+    assert await bind(binder, create_pod(server, "a", "8")) == "not ready: not yet listed: pods"
     assert rule.hits == 0
 
 
@@ -64,11 +58,11 @@ async def test_what_is_no_bind_is_named(binder: Binder, body: bytes) -> None:
 
 
 async def test_a_pod_that_cannot_be_counted_is_not_bound(server: ApiServer, binder: Binder) -> None:
-    assert "pod cannot be placed" in await bind(binder, create(server, "a", memory="1Ei"))
+    assert "pod cannot be placed" in await bind(binder, create_pod(server, "a", "8", "1Ei"))
 
 
 async def test_a_pod_that_cannot_be_read_is_not_bound(server: ApiServer, binder: Binder) -> None:
-    pod = create(server, "a")
+    pod = create_pod(server, "a", "8")
     server.levers.answer(503, path="*/pods/a", count=1)
     assert (await bind(binder, pod)).startswith("pod cannot be read: ")
     assert await bind(binder, pod) == ""
@@ -88,7 +82,7 @@ async def test_a_pod_that_cannot_be_read_is_not_bound(server: ApiServer, binder:
 async def test_an_invalid_name_reaches_no_other_path(
     server: ApiServer, binder: Binder, service: Service, name: str, namespace: str, problem: str
 ) -> None:
-    uid = create(server, "a")["metadata"]["uid"]
+    uid = create_pod(server, "a", "8")["metadata"]["uid"]
     question = {"metadata": {"name": name, "namespace": namespace, "uid": uid}}
     said = await bind(binder, question)
     assert said.startswith("pod cannot be read: ")
@@ -101,12 +95,14 @@ async def test_an_invalid_name_reaches_no_other_path(
     assert service.free("n1") == [8]
 
 
-@pytest.mark.parametrize(("status", "is_kept"), [(403, False), (409, False), (500, True), (503, True)])
+@pytest.mark.parametrize(
+    ("status", "is_kept"), [(403, False), (404, False), (409, False), (429, False), (500, True), (503, True)]
+)
 async def test_a_booking_stays_only_while_the_result_of_the_bind_is_unknown(
     server: ApiServer, binder: Binder, service: Service, status: int, is_kept: bool
 ) -> None:
     server.levers.answer(status, path=BINDINGS, count=1)
-    answer = await bind(binder, create(server, "a"))
+    answer = await bind(binder, create_pod(server, "a", "8"))
     assert answer.startswith("binding failed: ")
     assert f"{status}" in answer
     assert (service.fits(pod("b", "8"), "n1") == []) is is_kept
@@ -117,7 +113,7 @@ async def test_a_booking_stays_only_while_the_result_of_the_bind_is_unknown(
 
 async def test_a_cancelled_bind_keeps_its_booking(server: ApiServer, binder: Binder, service: Service) -> None:
     rule = server.levers.pull(Delay(5), path=BINDINGS)
-    task = asyncio.create_task(bind(binder, create(server, "a")))
+    task = asyncio.create_task(bind(binder, create_pod(server, "a", "8")))
     await assert_eventually(lambda: rule.hits == 1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -127,15 +123,15 @@ async def test_a_cancelled_bind_keeps_its_booking(server: ApiServer, binder: Bin
 
 async def test_binds_to_one_node_wait_for_each_other_but_not_for_ever(server: ApiServer, binder: Binder) -> None:
     rule = server.levers.pull(Delay(1), path="*/a/binding")
-    first = asyncio.create_task(bind(binder, create(server, "a", "2")))
+    first = asyncio.create_task(bind(binder, create_pod(server, "a", "2")))
     await assert_eventually(lambda: rule.hits == 1)
-    assert await bind(binder, create(server, "c", "2"), "n2") == ""
-    assert await bind(binder, create(server, "b", "2")) == "another bind to n1 takes too long"
+    assert await bind(binder, create_pod(server, "c", "2"), "n2") == ""
+    assert await bind(binder, create_pod(server, "b", "2")) == "another bind to n1 takes too long"
     assert await first == ""
 
 
 async def test_no_error_reveals_a_uid(server: ApiServer, binder: Binder, service: Service) -> None:
-    pod = create(server, "a")
+    pod = create_pod(server, "a", "8")
     guessed = {**pod, "metadata": {**pod["metadata"], "uid": "01234567-89ab-cdef-0123-456789abcdef"}}
     for is_known in (False, True):
         if is_known:
@@ -144,4 +140,5 @@ async def test_no_error_reveals_a_uid(server: ApiServer, binder: Binder, service
             service.answers.question(question, ["n1"])
         error = await bind(binder, guessed)
         assert "409" in error
+        assert is_known or "is another one" in error
         assert pod["metadata"]["uid"] not in error

@@ -27,24 +27,11 @@ async def test_it_is_not_there_unless_it_is_asked_for(
                 assert response.status == 404
 
 
-async def test_decisions_come_to_the_page(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> None:
-    service = await started(server, api, tmp_path, start, enabled=True)
-    await decide(service, server, "trainer", "6")
-    await decide(service, server, "giant", "9")
-    async with aiohttp.ClientSession() as session, session.get(f"{service.pages}/ui") as response:
-        text = await response.text()
-    decisions = text.partition('id="decisions-list"')[2].partition("</section>")[0]
-    assert decisions.index("default/giant") < decisions.index("default/trainer")
-    for word in ("no room", "bound", "metal-1"):
-        assert word in decisions
-    assert text.partition('id="nodes-list"')[2].count("<bdi>metal-") == 2
-
-
 async def test_decisions_survive_a_restart(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> None:
     first = await started(server, api, tmp_path, start, enabled=True)
     await decide(first, server, "trainer", "6")
     said = f"0/2 nodes are available: 2 {refusals.NOT_NOW}."
-    await comes(server, api, "waits", "8", conditions=condition("False", said))
+    await comes(api, "waits", "8", conditions=condition("False", said))
     second = Service(server, tmp_path)
     second.config["ui"] = {"enabled": True}
     await start("topowise_scheduler", "serve", config=second.config)

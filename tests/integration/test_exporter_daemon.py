@@ -60,17 +60,6 @@ async def test_a_node_on_which_nothing_changes_makes_no_call(
     await assert_eventually(is_quiet)
 
 
-async def test_an_allocation_is_published_and_a_release_too(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
-) -> None:
-    await start("topowise_exporter", "run", config=config)
-    await assert_eventually(lambda: available(server) == "3")
-    kubelet.give("p", 1, 4)
-    await assert_eventually(lambda: available(server) == "1")
-    kubelet.pods = ()
-    await assert_eventually(lambda: available(server) == "3")
-
-
 @pytest.mark.real_time
 async def test_a_kubelet_restart_is_survived_with_one_line(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
@@ -111,17 +100,6 @@ async def test_an_api_server_that_is_down_is_waited_for(
     await assert_eventually(lambda: exporter.lines("Cannot publish"))
     server.levers.up()
     await assert_eventually(lambda: published(server))
-
-
-async def test_a_crd_that_is_installed_later_is_named_and_waited_for(
-    server: ApiServer, start: Start, config: dict[str, Any], tmp_path: Path
-) -> None:
-    async with ApiServer() as bare:
-        config["client"]["kubeconfig"] = str(bare.kubeconfig(tmp_path / "bare"))
-        exporter = await start("topowise_exporter", "run", config=config)
-        await assert_eventually(lambda: exporter.lines("CRD is not installed"))
-        bare.install_crds(CRD)
-        await assert_eventually(lambda: published(bare))
 
 
 @pytest.mark.real_time
@@ -370,19 +348,6 @@ async def test_exclusions_apply_to_zones_and_fingerprint_alike(
     assert "hidden" not in named["topowise.io/holdings"]
 
 
-async def test_volcanos_object_is_published_in_the_same_sync(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
-) -> None:
-    server.install_crds(CRD.with_name("numatopologies.yaml"))
-    kubelet.give("p", 1)
-    await start("topowise_exporter", "run", config={**config, "numatopology": True})
-
-    await assert_eventually(lambda: free_for_volcano(server) == "2-7")
-    before = server.writes()
-    await asyncio.sleep(0.6)
-    assert server.writes() == before
-
-
 def free_for_volcano(server: ApiServer) -> str | None:
     topologies = list(server.store.objects("numatopologies.nodeinfo.volcano.sh"))
     return topologies[0]["spec"]["numares"]["cpu"].get("allocatable", "") if topologies else None
@@ -443,20 +408,6 @@ def checkpointed(tmp_path: Path, kubelet: FakeKubelet) -> FakeKubelet:
     files = StateFiles(tmp_path)
     files.write(kubelet.holdings(), cpu_policy="static", memory_policy="Static", admitted=True)
     return kubelet
-
-
-async def test_once_prints_the_object_alone_on_stdout(
-    start: Start, config: dict[str, Any], checkpointed: FakeKubelet
-) -> None:
-    kubelet = checkpointed
-    arguments = ["--sysfs-root", config["sysfsRoot"], "--procfs-root", config["procfsRoot"], "-o", "json"]
-    arguments += ["--podresources-socket", str(kubelet.socket), "--kubelet-config", config["kubelet"]["configFile"]]
-    printed = await start("topowise_exporter", "once", "--node-name", "x", *arguments)
-    assert await printed.process.wait() == 0
-    topology = json.loads(printed.log)
-    assert topology["metadata"]["name"] == "x"
-    cpu = next(resource for resource in topology["zones"][0]["resources"] if resource["name"] == "cpu")
-    assert cpu == {"name": "cpu", "capacity": "4", "allocatable": "3", "available": "1"}
 
 
 @pytest.mark.parametrize("prefix", ["unix://", "unix:"])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
+from api_objects import PODS, create_with_status, running
 from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduling import WAITS, Service, exact, kubelet, pod
@@ -26,7 +25,6 @@ from topowise_scheduler.presentation.explain.waiting import waiting_pod
 
 pytestmark = pytest.mark.own_time
 
-PODS = "/api/v1/namespaces/default/pods"
 OURS = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
 OTHER = {"key": "example.com/other", "value": "x", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
 
@@ -34,18 +32,6 @@ OTHER = {"key": "example.com/other", "value": "x", "effect": "NoExecute", "timeA
 @pytest.fixture
 def service() -> Service:
     return Service("TightFit")
-
-
-@contextlib.asynccontextmanager
-async def running(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    task = asyncio.ensure_future(work())
-    try:
-        yield
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 def join(server: ApiServer, nodes: Nodes, name: str, *taints: dict[str, str]) -> None:
@@ -66,7 +52,7 @@ async def test_a_start_up_taint_goes_with_the_first_report_and_other_taints_stay
     join(server, nodes, "n1", OTHER, OURS)
     join(server, nodes, "n2", OURS)
     join(server, nodes, "n3", OTHER)
-    async with running(StartupTaint(api, service.ledger, nodes).run):
+    async with running(StartupTaint(api, service.ledger, nodes).run()):
         await asyncio.sleep(0.7)
         assert OURS in await taints(api, "n1")
         service.report(exact(kubelet(), name="n1"))
@@ -89,7 +75,7 @@ async def test_a_taint_that_comes_in_between_is_not_lost(server: ApiServer, api:
     join(server, nodes, "n1", OURS)
     service.report(exact(kubelet(), name="n1"))
     conflict = server.levers.answer(409, method="PATCH", path="/api/v1/nodes/n1", count=1)
-    async with running(StartupTaint(api, service.ledger, nodes).run):
+    async with running(StartupTaint(api, service.ledger, nodes).run()):
         await assert_eventually(lambda: conflict.hits == 1)
         body = json.dumps({"spec": {"taints": [OURS, OTHER]}}).encode()
         await api.request("PATCH", "/api/v1/nodes/n1", body=body, content_type="application/merge-patch+json")
@@ -117,14 +103,11 @@ async def refuse(
 ) -> str:
     """A pod that its kubelet has refused, on the API server and in the ledger. Returns its uid."""
     document = pod(name, "2", node="n1")
-    document["metadata"] = {"name": name, "namespace": "default", **metadata}
-    created = json.loads(await api.request("POST", PODS, body=json.dumps(document).encode()))
+    document["metadata"] |= metadata
     status = {"phase": "Failed", "reason": reason, "message": "Resources cannot be allocated"}
-    body = json.dumps({"status": status}).encode()
-    path = f"{PODS}/{name}/status"
-    failed = await api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
-    service.put(json.loads(failed))
-    return str(created["metadata"]["uid"])
+    failed = await create_with_status(api, document, status)
+    service.put(failed)
+    return str(failed["metadata"]["uid"])
 
 
 OWNED = {
@@ -140,7 +123,7 @@ async def test_a_refused_pod_is_deleted_after_an_event_if_a_controller_recreates
     await refuse(api, service, "bare")
     await refuse(api, service, "other-reason", reason="UnexpectedAdmissionError", **OWNED)
     assert service.ledger.events["refusal_TopologyAffinityError"] == 2
-    async with running(RefusedPods(api, service.ledger).run):
+    async with running(RefusedPods(api, service.ledger).run()):
         await assert_eventually(lambda: service.ledger.events["refused_pod_deleted"] == 1)
     assert _names(server) == {"bare", "other-reason"}
     (event,) = server.store.objects("events.events.k8s.io")
@@ -162,7 +145,7 @@ async def test_a_pod_recreated_under_the_name_of_a_refused_pod_is_left_alone(
     document = pod("p", "2")
     document["metadata"] = {"name": "p", "namespace": "default", **OWNED}
     server.create("pods", document)
-    async with running(RefusedPods(api, service.ledger).run):
+    async with running(RefusedPods(api, service.ledger).run()):
         await assert_eventually(lambda: any(entry.request.method == "GET" for entry in server.log()))
         await asyncio.sleep(0.1)
     assert _names(server) == {"p"}
@@ -177,7 +160,7 @@ async def test_a_failed_action_blocks_nothing_else_and_is_logged_once(caplog: py
         if name == "bad":
             raise ApiError(403, "Forbidden", "no", request="PATCH")
 
-    async with running(lambda: controller.run("try", lambda: {"bad": "bad", "good": "good"}, do, interval=0.01)):
+    async with running(controller.run("try", lambda: {"bad": "bad", "good": "good"}, do, interval=0.01)):
         await assert_eventually(lambda: tried.count("bad") > 1)
     assert tried[:2] == ["bad", "good"]
     assert tried.count("good") == 1, "it is not due again before the watch has had time"
@@ -192,7 +175,7 @@ async def test_a_server_in_trouble_is_left_alone_by_all_for_a_while() -> None:
         if len(tried) == 1:
             raise ApiError(500, "InternalError", "no", request="PATCH")
 
-    async with running(lambda: controller.run("try", lambda: {"a": "a", "b": "b"}, do, interval=0.01)):
+    async with running(controller.run("try", lambda: {"a": "a", "b": "b"}, do, interval=0.01)):
         await asyncio.sleep(0.2)
         assert tried == ["a"]
         await assert_eventually(lambda: set(tried) == {"a", "b"})
@@ -263,7 +246,7 @@ async def test_a_token_that_is_revoked_stops_a_controller_at_its_first_request()
         raise ApiError(401, "Unauthorized", "Unauthorized", request="PATCH")
 
     names = {str(number): str(number) for number in range(200)}
-    async with running(lambda: controller.run("try", lambda: names, refuse, interval=0.01)):
+    async with running(controller.run("try", lambda: names, refuse, interval=0.01)):
         await asyncio.sleep(0.3)
     # The shortest back-off is 0.4 s.
     assert tried == ["0"]

@@ -247,28 +247,6 @@ async def test_at_most_one_leads_through_a_series_of_faults(server: ApiServer, c
         assert not any(task.done() for task in candidates.tasks.values())
 
 
-async def test_a_cancellation_that_meets_the_timeout_of_a_request_is_not_lost(
-    server: ApiServer, candidates: Candidates
-) -> None:
-    stalled = server.levers.pull(Stall())
-    async with candidates.candidate("a"):
-        await assert_eventually(lambda: stalled.hits)
-        # Both are due in the same turn of the event loop.
-        asyncio.get_running_loop().call_later(FAST.retry_period, candidates.tasks["a"].cancel)
-        simulated_time.skip(2 * FAST.retry_period)
-        async with asyncio.timeout(2):
-            await asyncio.wait({candidates.tasks["a"]})
-        assert candidates.tasks["a"].cancelled()
-
-
-async def test_nothing_is_left_behind(candidates: Candidates, server: ApiServer) -> None:
-    async with candidates.two():
-        server.levers.pull(Stall())
-        await asyncio.sleep(FAST.retry_period)
-    assert not [task for task in asyncio.all_tasks() if "scheduler" in task.get_name()]
-    assert all(task.done() for task in candidates.tasks.values())
-
-
 async def test_a_leader_that_was_stopped_past_its_deadline_writes_nothing(server: ApiServer) -> None:
     """Work that continues in the event loop turn in which the process resumes, before its cancellation."""
     async with Api(plain(server), "a", timeout=2) as api:

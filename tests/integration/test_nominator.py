@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from api_objects import PODS, create_pod, running
 from daemons import assert_eventually
 from ledger_check import check_ledger
 from nominating import NAME, Nominating
@@ -22,8 +21,6 @@ from topowise_scheduler.cluster.watch import _Pods
 from topowise_scheduler.leader.nominator import Nominator
 
 pytestmark = pytest.mark.own_time
-
-PODS = "/api/v1/namespaces/default/pods"
 
 
 class Cluster(Nominating):
@@ -46,22 +43,8 @@ class Cluster(Nominating):
         return pod["status"].get("nominatedNodeName", ""), annotations.get(NOMINATED_ANNOTATION, "")
 
 
-@contextlib.asynccontextmanager
-async def running(*tasks: Any) -> AsyncIterator[None]:
-    started = [asyncio.create_task(work) for work in tasks]
-    yield
-    for task in started:
-        assert not task.done(), task
-        task.cancel()
-    for task in started:
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
 def create(server: ApiServer, name: str, cpu: str = "3", **fields: Any) -> None:
-    document = pod(name, cpu, schedulerName=NAME, **fields)
-    del document["metadata"]["uid"]
-    server.create("pods", document)
+    create_pod(server, name, cpu, schedulerName=NAME, **fields)
 
 
 @pytest.fixture

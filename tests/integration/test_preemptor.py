@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from api_objects import PODS, RUNNING, create_budget, create_with_status, running
 from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
-from scheduling import Service, exact, kubelet, pod
+from scheduling import WAITS, Service, exact, kubelet, pod
 from topowise import pods
 from topowise.kube.api import Api
 from topowise.runtime.config import Duration
-from topowise_scheduler import refusals
 from topowise_scheduler.cluster.pods.records import NOMINATED_ANNOTATION
 from topowise_scheduler.configuration import Preemptor as Settings
 from topowise_scheduler.leader.alignment import AlignmentPreemption
@@ -27,14 +27,7 @@ from topowise_scheduler.preemption import Budgets, decode_budget
 pytestmark = pytest.mark.own_time
 
 Json = dict[str, Any]
-PODS = "/api/v1/namespaces/default/pods"
 MERGE = "application/merge-patch+json"
-UNSCHEDULABLE = {
-    "type": "PodScheduled",
-    "status": "False",
-    "reason": "Unschedulable",
-    "message": f"0/1 nodes: 1 {refusals.PREFIX} no room that the kubelet could align",
-}
 
 
 class Cluster:
@@ -48,21 +41,7 @@ class Cluster:
 
     async def create(self, name: str, cpu: str, *, node: str = "", priority: int = 0, **fields: Any) -> Json:
         document = pod(name, cpu, node=node, priority=priority, **fields)
-        del document["metadata"]["uid"]
-        body = await self.api.request("POST", PODS, body=json.dumps(document).encode())
-        status = (
-            {
-                "phase": "Running",
-                "startTime": "2026-01-01T00:00:00Z",
-                "conditions": [{"type": "Ready", "status": "True"}],
-            }
-            if node
-            else {"phase": "Pending", "conditions": [UNSCHEDULABLE]}
-        )
-        path = f"{PODS}/{name}/status"
-        body = await self.api.request("PATCH", path, body=json.dumps({"status": status}).encode(), content_type=MERGE)
-        patched: Json = json.loads(body)
-        return patched
+        return await create_with_status(self.api, document, RUNNING if node else {"conditions": WAITS})
 
     async def fill(self, *running: tuple[str, str, int], aside: str = "0") -> None:
         """Runs pods (name, CPUs, priority) on the node; `aside` CPUs are allocated during their admission."""
@@ -85,14 +64,9 @@ class Cluster:
 
     def budget(self, app: str, allowed: int, *, is_known: bool = True) -> None:
         """A budget; `is_known`: the watch has delivered it."""
-        document = {
-            "metadata": {"name": app, "namespace": "default"},
-            "spec": {"selector": {"matchLabels": {"app": app}}},
-            "status": {"disruptionsAllowed": allowed},
-        }
-        self.server.create("poddisruptionbudgets.policy", document)
+        document = create_budget(self.server, app, allowed)
         if is_known:
-            self.budgets.apply("ADDED", decode_budget(json.dumps(document).encode()))
+            self.budgets.apply("ADDED", decode_budget(document))
 
     @property
     def names(self) -> set[str]:
@@ -122,14 +96,8 @@ class Cluster:
         service = self.service
         alignment = AlignmentPreemption(service.ledger, service.answers, service.view, self.budgets)
         options = Settings(enabled=True, patience=Duration(0), **settings)
-        task = asyncio.ensure_future(Preemptor(self.api, service.ledger, alignment, options).run())
-        try:
+        async with running(Preemptor(self.api, service.ledger, alignment, options).run()):
             yield
-            assert not task.done(), task
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
 
 @pytest.fixture
@@ -367,7 +335,7 @@ async def test_thousands_of_pods_of_one_tenant_do_not_delay_other_tenants(cluste
     await cluster.fill(("a", "2", 5), ("b", "2", 1))
 
     def put_waiting(namespace: str, name: str, priority: int) -> None:
-        document = pod(name, "3", priority=priority, conditions=[UNSCHEDULABLE])
+        document = pod(name, "3", priority=priority, conditions=WAITS)
         document["metadata"]["namespace"] = namespace
         cluster.service.put(document)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from api_objects import PODS, create_pod, running
 from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduling import WAITS, Service, counts, full, pod
@@ -17,8 +16,6 @@ from topowise.kube.api import Api
 from topowise_scheduler.leader.requeue import REQUEUED_ANNOTATION, Requeuer
 
 pytestmark = pytest.mark.own_time
-
-PODS = "/api/v1/namespaces/default/pods"
 
 
 @pytest.fixture
@@ -30,19 +27,13 @@ def service() -> Service:
 async def requeuer(api: Api, service: Service) -> AsyncIterator[Requeuer]:
     """A running requeuer."""
     requeuer = Requeuer(api, service.ledger, service.answers.fits, interval=0.01, per_second=100.0)
-    task = asyncio.create_task(requeuer.run())
-    yield requeuer
-    assert not task.done(), task
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    async with running(requeuer.run()):
+        yield requeuer
 
 
 def put(server: ApiServer, service: Service, name: str, cpu: str = "2") -> None:
     """Creates a waiting pod on the API server and in the ledger."""
-    document = pod(name, cpu)
-    del document["metadata"]["uid"]
-    created = server.create("pods", document)
+    created = create_pod(server, name, cpu)
     service.put({**pod(name, cpu, conditions=WAITS), "metadata": created["metadata"]})
 
 
@@ -59,9 +50,7 @@ async def requeued(api: Api, name: str) -> bool:
 
 @pytest.mark.usefixtures("requeuer")
 async def test_an_invalid_name_requeues_no_other_pod(server: ApiServer, api: Api, service: Service) -> None:
-    document = pod("a", "2")
-    del document["metadata"]["uid"]
-    created = server.create("pods", document)
+    created = create_pod(server, "a")
     service.put({**pod("a", "3", conditions=WAITS), "metadata": {**created["metadata"], "name": "a?dryRun=All"}})
     put(server, service, "b")
     free(service)
@@ -119,9 +108,7 @@ async def test_a_pod_recreated_under_its_name_is_another_pod(
 ) -> None:
     put(server, service, "a", "1")
     await api.request("DELETE", f"{PODS}/a", query={"gracePeriodSeconds": "0"})
-    document = pod("a", "1")
-    del document["metadata"]["uid"]
-    server.create("pods", document)
+    create_pod(server, "a", "1")
     free(service)
     await assert_eventually(lambda: not service.ledger.waiting)
     assert caplog.messages == []

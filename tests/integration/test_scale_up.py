@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from api_objects import create_with_status
 from sandbox.apiserver import ApiServer
 from scheduling import WAITS, Clock, Service, configuration, exact, kubelet, machine, pod, topology_of
 from topowise import pods
 from topowise.errors import ApiError
-from topowise.kube.api import MERGE_PATCH, Api
+from topowise.kube.api import Api
 from topowise.runtime import clock
 from topowise.runtime.config import Duration, PositiveDuration
 from topowise_scheduler.configuration import ScaleUp as Settings
@@ -116,15 +117,10 @@ class Cluster:
         """A pod waits, refused by topowise; the watch brings it with `since` as its creation time."""
         document = pod(name, cpu, conditions=WAITS, **fields)
         document["metadata"]["namespace"] = namespace
-        del document["metadata"]["uid"]
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        created = json.loads(await self.api.request("POST", path, body=json.dumps(document).encode()))
-        body = json.dumps({"status": {"phase": "Pending", "conditions": WAITS}}).encode()
-        raw = await self.api.request("PATCH", f"{path}/{name}/status", body=body, content_type=MERGE_PATCH)
-        created = json.loads(raw)
+        created = await create_with_status(self.api, document, {"phase": "Pending", "conditions": WAITS})
         created["metadata"]["creationTimestamp"] = since or created["metadata"]["creationTimestamp"]
         self.service.put(created)
-        return dict(created)
+        return created
 
     def runs(self, document: Json, node: str) -> None:
         """The watch brings the bound pod."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 from pathlib import Path
@@ -98,41 +97,6 @@ async def test_before_the_first_list_it_is_not_ready_and_says_so(
         assert (await service.ask("filter", pod("1"), ["n1"], session))["Error"] == ""
 
 
-async def test_a_bound_pod_is_booked_before_any_exporter_reports_it(
-    start: Start, server: ApiServer, service: Service
-) -> None:
-    await start("topowise_scheduler", "serve", config=service.config)
-    await assert_eventually(service.is_ready)
-    async with aiohttp.ClientSession() as session:
-        bound = pod("3", "other")
-        bound["spec"]["nodeName"] = "n1"
-        server.create("pods", bound)
-
-        async def is_booked() -> bool:
-            return (await service.ask("filter", pod("2"), ["n1"], session))["NodeNames"] == []
-
-        await assert_eventually(is_booked)
-
-
-async def test_it_answers_on_from_what_it_knows_while_the_api_server_is_away(
-    start: Start, server: ApiServer, service: Service
-) -> None:
-    await start("topowise_scheduler", "serve", config=service.config)
-    await assert_eventually(service.is_ready)
-    server.levers.down()
-    async with aiohttp.ClientSession() as session:
-        await asyncio.sleep(0.5)
-        assert (await service.ask("filter", pod("6"), ["n1", "n2"], session))["NodeNames"] == ["n2"]
-        server.levers.up()
-        server.create("nodes", {"metadata": {"name": "n3"}})
-        report(server, "n3", "1")
-
-        async def knows_n3() -> bool:
-            return (await service.ask("filter", pod("6"), ["n3"], session))["NodeNames"] == []
-
-        await assert_eventually(knows_n3, within=30)
-
-
 @pytest.mark.parametrize("taken", ["extender", "pages", "health", "grpc"])
 async def test_a_port_that_is_taken_ends_it_with_one_line(start: Start, service: Service, taken: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -148,17 +112,6 @@ async def test_a_port_that_is_taken_ends_it_with_one_line(start: Start, service:
     ]
     assert f'task="{taken}"' in line
     assert f"127.0.0.1:{port}: cannot be listened on" in line
-
-
-async def test_thousands_of_bad_requests_are_some_lines_of_the_log(start: Start, service: Service) -> None:
-    process = await start("topowise_scheduler", "serve", config=service.config)
-    await assert_eventually(service.is_ready)
-    async with aiohttp.ClientSession() as session:
-        for number in range(300):
-            document = pod("1", f"p{number}")
-            document["spec"]["containers"][0]["resources"]["limits"]["cpu"] = f"x{number}"
-            assert (await service.ask("filter", document, ["n1"], session))["Error"]
-    assert 1 <= len(process.lines("Request refused")) <= 60
 
 
 async def test_what_is_forwarded_for_people_neither_books_nor_binds(start: Start, service: Service) -> None:

@@ -9,40 +9,23 @@ from typing import Any
 import aiohttp
 import grpc
 import grpc.aio
-import msgspec
 import pytest
 
-from daemons import Daemon, Start, assert_eventually
+from api_objects import PODS, create_pod, publish
+from daemons import Start, assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
 from scheduling import NODE_STATUS, counts
 from scheduling import pod as pod_of
-from topowise import nrt
-from topowise.kube.api import APPLY_PATCH, MERGE_PATCH, Api
+from topowise.kube.api import MERGE_PATCH, Api
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
 from topowise_scheduler import refusals
 
 pytestmark = pytest.mark.own_time
 
-PODS = "/api/v1/namespaces/default/pods"
-
-
-async def publish(api: Api, topology: nrt.NodeResourceTopology) -> None:
-    body = {"apiVersion": nrt.API_VERSION, "kind": nrt.KIND, **msgspec.to_builtins(topology)}
-    path = f"{nrt.PATH}/{topology.metadata.name}"
-    query = {"fieldManager": "test", "force": "true"}
-    await api.request("PATCH", path, query=query, body=msgspec.json.encode(body), content_type=APPLY_PATCH)
-
 
 async def read(api: Api, name: str) -> Any:
     return json.loads(await api.request("GET", f"{PODS}/{name}"))
-
-
-def create(server: ApiServer, name: str, cpu: str, **fields: Any) -> dict[str, Any]:
-    document = pod_of(name, cpu, **fields)
-    del document["metadata"]["uid"]
-    pod: dict[str, Any] = server.create("pods", document)
-    return pod
 
 
 @pytest.fixture
@@ -70,7 +53,7 @@ async def bind(service: Service, pod: dict[str, Any], node: str, session: aiohtt
 
 
 async def test_bind_binds_a_pod_it_was_asked_about(service: Service, server: ApiServer, api: Api) -> None:
-    pod = create(server, "a", "6")
+    pod = create_pod(server, "a", "6")
     async with aiohttp.ClientSession() as session:
         # Both nodes fit and are equal, so that one of them is named.
         assert (await service.ask("filter", pod, ["n1", "n2"], session))["NodeNames"] == ["n1"]
@@ -82,7 +65,7 @@ async def test_bind_binds_a_pod_it_was_asked_about(service: Service, server: Api
 
 
 async def test_bind_checks_again_and_says_no(service: Service, server: ApiServer, api: Api) -> None:
-    first, second, third = (create(server, name, "8") for name in "abc")
+    first, second, third = (create_pod(server, name, "8") for name in "abc")
     async with aiohttp.ClientSession() as session:
         for pod in (first, second):
             assert await bind(service, pod, "n1", session) == ""
@@ -91,29 +74,12 @@ async def test_bind_checks_again_and_says_no(service: Service, server: ApiServer
         assert await bind(service, third, "n2", session) == ""
 
 
-async def test_bind_does_not_bind_a_pod_for_its_predecessor(service: Service, server: ApiServer, api: Api) -> None:
-    pod = create(server, "a", "2")
-    async with aiohttp.ClientSession() as session:
-        assert "is another one" in await bind(service, pod, "n1", session, uid="another")
-        assert "nodeName" not in (await read(api, "a"))["spec"]
-
-
-async def test_a_bind_that_fails_leaves_no_booking(service: Service, server: ApiServer, api: Api) -> None:
-    pod = create(server, "a", "8")
-    async with aiohttp.ClientSession() as session:
-        await service.ask("filter", pod, ["n1"], session)
-        await api.request("DELETE", f"{PODS}/a", query={"gracePeriodSeconds": "0"})
-        assert "404 NotFound" in await bind(service, pod, "n1", session)
-        for name in ("b", "c"):
-            assert await bind(service, create(server, name, "8"), "n1", session) == ""
-
-
 async def test_a_refused_pod_is_requeued_when_a_report_shows_free_capacity(
     service: Service, server: ApiServer, api: Api
 ) -> None:
     for name in ("n1", "n2"):
         await publish(api, counts(name, ("1", "1"), included=["gone"]))
-    pod = create(server, "a", "4")
+    pod = create_pod(server, "a", "4")
     async with aiohttp.ClientSession() as session:
 
         async def refused() -> bool:
@@ -134,7 +100,7 @@ async def test_a_refused_pod_is_requeued_when_a_report_shows_free_capacity(
 
 
 async def test_explain_by_name_and_by_manifest(service: Service, server: ApiServer, api: Api) -> None:
-    create(server, "a", "6")
+    create_pod(server, "a", "6")
     url = f"{service.pages}/explain"
     async with aiohttp.ClientSession() as session:
         async with session.get(url, params={"pod": "default/a"}) as response:
@@ -200,32 +166,3 @@ async def test_grpc_answers_the_same(service: Service, server: ApiServer, api: A
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.Filter(scoring_pb2.FilterRequest(pod=b"{", nodes=["n1"]), timeout=5)
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_replicas_elect_a_leader_that_requeues(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> None:
-    daemons: list[Daemon] = []
-    for number in range(2):
-        replica = Service(server, tmp_path)
-        replica.config["leaderElection"] = {
-            "enabled": True,
-            "leaseNamespace": "default",
-            "identity": f"replica-{number}",
-        }
-        daemons.append(await start("topowise_scheduler", "serve", config=replica.config))
-        await assert_eventually(replica.is_ready)
-
-    async def holder() -> str:
-        leases = json.loads(await api.request("GET", "/apis/coordination.k8s.io/v1/namespaces/default/leases"))["items"]
-        return str(leases[0]["spec"].get("holderIdentity")) if leases else ""
-
-    async def is_held() -> bool:
-        return (await holder()).startswith("replica-")
-
-    await assert_eventually(is_held)
-    leader = int((await holder())[-1])
-    assert await daemons[leader].stop() == 0
-
-    async def other_holds() -> bool:
-        return await holder() == f"replica-{1 - leader}"
-
-    await assert_eventually(other_holds)

@@ -18,6 +18,7 @@ from daemons import Start, assert_eventually
 from exporter_setup import published
 from sandbox.apiserver import ApiServer
 from sandbox.processes import free_ports
+from scheduler_process import Listener
 
 pytestmark = pytest.mark.own_time
 
@@ -41,6 +42,12 @@ def kubeconfig(path: Path, server: str, user: dict[str, Any]) -> str:
         )
     )
     return str(path)
+
+
+def listener(directory: Path, server: str, user: dict[str, Any], **settings: Any) -> Listener:
+    """The configuration of a service that logs everything."""
+    access = kubeconfig(directory / "config", server, user)
+    return Listener(Path(access), **{"logging": {"verbosity": 9}, **settings})
 
 
 @pytest.fixture
@@ -82,26 +89,13 @@ async def get(url: str) -> str:
 @pytest.mark.parametrize("user", USERS)
 async def test_the_scheduler_shows_none(echo: tuple[str, list[bytes]], start: Start, tmp_path: Path, user: str) -> None:
     url, received = echo
-    port, pages, health_port = free_ports(3)
-    daemon = await start(
-        "topowise_scheduler",
-        "serve",
-        config={
-            "apiVersion": "topowise.io/v1alpha1",
-            "kind": "SchedulerConfiguration",
-            "logging": {"verbosity": 9},
-            "client": {"kubeconfig": kubeconfig(tmp_path / "config", url, USERS[user])},
-            "extender": {"port": port},
-            "readOnly": {"port": pages},
-            "serving": {"address": "127.0.0.1", "port": health_port},
-            "ui": {"enabled": True},
-            "leaderElection": {"enabled": True, "leaseNamespace": "default"},
-        },
-    )
+    election = {"enabled": True, "leaseNamespace": "default"}
+    service = listener(tmp_path, url, USERS[user], ui={"enabled": True}, leaderElection=election)
+    daemon = await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(lambda: daemon.lines("Cannot list and watch"))
     assert any(secret.encode() in received[0] for secret in SECRETS)
-    pages = [await get(f"http://127.0.0.1:{health_port}/{page}") for page in ("metrics", "readyz", "livez")]
-    pages += [await get(f"http://127.0.0.1:{port}/{page}") for page in ("ui", "ui?resource=memory", "explain?pod=a/b")]
+    pages = [await get(f"http://127.0.0.1:{service.health_port}/{page}") for page in ("metrics", "readyz", "livez")]
+    pages += [await get(f"{service.prefix}/{page}") for page in ("ui", "ui?resource=memory", "explain?pod=a/b")]
     await daemon.stop()
     assert "[redacted]" in daemon.log
     assert "Effective configuration" in daemon.log
@@ -153,19 +147,8 @@ async def test_what_an_exec_plug_in_prints_is_not_shown(start: Start, tmp_path: 
     plugin.write_text(PLUGIN.format(python=sys.executable, body=GARBAGE[how]))
     plugin.chmod(stat.S_IRWXU)
     called = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "interactiveMode": "Never"}
-    daemon = await start(
-        "topowise_scheduler",
-        "serve",
-        config={
-            "apiVersion": "topowise.io/v1alpha1",
-            "kind": "SchedulerConfiguration",
-            "logging": {"verbosity": 9},
-            "client": {"kubeconfig": kubeconfig(tmp_path / "config", "https://127.0.0.1:1", {"exec": called})},
-            "extender": {"port": free_ports(1)[0]},
-            "readOnly": {"port": 0},
-            "serving": {"port": 0},
-        },
-    )
+    service = listener(tmp_path, "https://127.0.0.1:1", {"exec": called})
+    daemon = await start("topowise_scheduler", "serve", config=service.config)
     # The official client goes on without credentials.
     await assert_eventually(lambda: daemon.lines("Cannot list and watch"), within=20)
     await daemon.stop()
@@ -199,19 +182,8 @@ async def test_a_broken_kubeconfig_is_not_quoted(start: Start, tmp_path: Path, t
 
 
 async def test_a_password_in_the_address_of_the_server_is_not_shown(start: Start, tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    daemon = await start(
-        "topowise_scheduler",
-        "serve",
-        config={
-            "apiVersion": "topowise.io/v1alpha1",
-            "kind": "SchedulerConfiguration",
-            "client": {"kubeconfig": kubeconfig(tmp_path / "config", f"http://alice:{PASSWORD}@127.0.0.1:{port}", {})},
-            "extender": {"port": free_ports(1)[0]},
-            "readOnly": {"port": 0},
-            "serving": {"port": 0},
-        },
-    )
+    service = listener(tmp_path, f"http://alice:{PASSWORD}@127.0.0.1:{free_ports(1)[0]}", {}, logging={})
+    daemon = await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(lambda: daemon.lines("Cannot list and watch"))
     await daemon.stop()
     clean(daemon.log)

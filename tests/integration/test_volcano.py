@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
 import pytest
 
+from api_objects import create_pod, publish
 from daemons import Start, assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
 from scheduling import counts
 from scheduling import pod as pod_of
-from topowise import nrt
-from topowise.kube.api import APPLY_PATCH, Api
+from topowise.kube.api import Api
 from topowise_scheduler import refusals
 from volcano import ALLOCATED, PENDING, node_info, task
 
@@ -32,12 +31,7 @@ FITS = {"status": "", "code": 0}
 async def service(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> Service:
     for name in NODES:
         server.create("nodes", {"metadata": {"name": name}})
-        topology = counts(name, ("8", "8"), included=())
-        body = {"apiVersion": nrt.API_VERSION, "kind": nrt.KIND, **msgspec.to_builtins(topology)}
-        query = {"fieldManager": "test", "force": "true"}
-        await api.request(
-            "PATCH", f"{nrt.PATH}/{name}", query=query, body=msgspec.json.encode(body), content_type=APPLY_PATCH
-        )
+        await publish(api, counts(name, ("8", "8"), included=()))
     service = Service(server, tmp_path)
     service.config["volcano"] = {"enabled": True, "weight": 10}
     # Volcano books by itself.
@@ -77,9 +71,7 @@ class Session:
     async def metric(self, name: str) -> float:
         # The text of /metrics may be a second old.
         await asyncio.sleep(1.1)
-        async with self._http.get(f"http://127.0.0.1:{self._service.health_port}/metrics") as response:
-            (line,) = [line for line in (await response.text()).splitlines() if line.startswith(f"{name} ")]
-        return float(line.split()[1])
+        return (await self._service.metrics(self._http))[name]
 
     async def has_metric(self, name: str, value: float) -> bool:
         """Returns whether the metric gets the value in time. On a busy machine the text may be older than a second."""
@@ -90,11 +82,8 @@ class Session:
 
 
 async def test_a_gang_is_placed_given_up_placed_again_and_bound(service: Service, server: ApiServer, api: Api) -> None:
-    gang = []
-    for number in range(4):
-        document = pod_of(f"g-{number}", "4", annotations={"volcano.sh/numa-topology-policy": "single-numa-node"})
-        del document["metadata"]["uid"]
-        gang.append(server.create("pods", document))
+    policy = {"volcano.sh/numa-topology-policy": "single-numa-node"}
+    gang = [create_pod(server, f"g-{number}", "4", annotations=policy) for number in range(4)]
     late = pod_of("late", "1")
     async with aiohttp.ClientSession() as http:
         volcano = Session(service, http)
@@ -113,9 +102,9 @@ async def test_a_gang_is_placed_given_up_placed_again_and_bound(service: Service
                 for pod in reversed(gang):
                     await volcano.deallocate(pod, "n1")
                 assert await volcano.predicate(late) == {"n1": FITS, "n2": FITS}
-                assert await volcano.has_metric("topowise_scheduler_open_reservations", 0)
+                assert await volcano.has_metric("open_reservations", 0)
             assert await volcano.call("onSessionClose", {}) == {}
-        assert await volcano.has_metric("topowise_scheduler_open_reservations", 4)
+        assert await volcano.has_metric("open_reservations", 4)
         for pod in gang:
             name = pod["metadata"]["name"]
             await api.request(
@@ -125,7 +114,7 @@ async def test_a_gang_is_placed_given_up_placed_again_and_bound(service: Service
             )
 
         async def all_seen() -> bool:
-            return await volcano.has_metric("topowise_scheduler_open_reservations", 0)
+            return await volcano.has_metric("open_reservations", 0)
 
         await assert_eventually(all_seen)
         assert (await volcano.predicate(late))["n1"]["code"] == 2

@@ -7,31 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import pytest
 
+from api_objects import publish
 from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduling import Service, counts
 from topowise import nrt
-from topowise.kube.api import APPLY_PATCH, Api
+from topowise.kube.api import Api
 from topowise_scheduler.cluster.watch import BUDGETS_PATH, reflectors
 from topowise_scheduler.preemption import Budgets
 
 pytestmark = pytest.mark.own_time
 
 NODES = "/api/v1/nodes"
-
-
-async def publish(api: Api, name: str, free: str = "8") -> None:
-    body = {
-        "apiVersion": nrt.API_VERSION,
-        "kind": nrt.KIND,
-        **msgspec.to_builtins(counts(name, free, included=())),
-    }
-    query = {"fieldManager": "test", "force": "true"}
-    path = f"{nrt.PATH}/{name}"
-    await api.request("PATCH", path, query=query, body=msgspec.json.encode(body), content_type=APPLY_PATCH)
 
 
 @asynccontextmanager
@@ -51,13 +40,13 @@ async def test_reports_count_from_the_moment_the_pods_are_listed_as_they_are_by_
     server: ApiServer, api: Api
 ) -> None:
     for name in ("n1", "n2"):
-        await publish(api, name)
+        await publish(api, counts(name, "8", included=()))
     service = Service()
     lever = server.levers.answer(503, method="list", path="/api/v1/pods")
     async with watching(api, service, Budgets()) as sources:
         await assert_eventually(lambda: sources[nrt.PLURAL].synced)
-        await publish(api, "n3")
-        await publish(api, "n1", "5")
+        await publish(api, counts("n3", "8", included=()))
+        await publish(api, counts("n1", "5", included=()))
         await api.request("DELETE", f"{nrt.PATH}/n2")
         await assert_eventually(lambda: lever.hits > 0)
         assert service.ledger.node_states.reported() == []
@@ -69,7 +58,7 @@ async def test_reports_count_from_the_moment_the_pods_are_listed_as_they_are_by_
 async def test_what_has_gone_while_nothing_was_heard_is_gone_with_the_next_list(server: ApiServer, api: Api) -> None:
     for name in ("n1", "n2"):
         server.create("nodes", {"metadata": {"name": name}})
-        await publish(api, name)
+        await publish(api, counts(name, "8", included=()))
     service = Service()
     async with watching(api, service, Budgets()):
         await assert_eventually(lambda: sorted(service.ledger.node_states.reported()) == ["n1", "n2"])

@@ -7,25 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
 
+from api_objects import create_pod, create_with_status, publish
 from daemons import Start, assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
-from scheduling import NODE_STATUS, counts
-from scheduling import pod as pod_of
-from topowise import nrt
-from topowise.kube import paths
-from topowise.kube.api import APPLY_PATCH, MERGE_PATCH, Api
+from scheduling import NODE_STATUS, counts, pod
+from topowise.kube.api import Api
 
 NODES = {"metal-1": ("8", "3"), "metal-2": ("1", "0")}
-
-
-async def publish(api: Api, topology: nrt.NodeResourceTopology) -> None:
-    body = {"apiVersion": nrt.API_VERSION, "kind": nrt.KIND, **msgspec.to_builtins(topology)}
-    path = f"{nrt.PATH}/{topology.metadata.name}"
-    query = {"fieldManager": "test", "force": "true"}
-    await api.request("PATCH", path, query=query, body=msgspec.json.encode(body), content_type=APPLY_PATCH)
 
 
 async def started(server: ApiServer, api: Api, directory: Path, start: Start, **ui: Any) -> Service:
@@ -42,9 +32,7 @@ async def started(server: ApiServer, api: Api, directory: Path, start: Start, **
 
 async def decide(service: Service, server: ApiServer, name: str, cpu: str) -> None:
     """A pod is created, decided, and bound if it fits."""
-    document = pod_of(name, cpu)
-    del document["metadata"]["uid"]
-    created = server.create("pods", document)
+    created = create_pod(server, name, cpu)
     async with aiohttp.ClientSession() as session:
         fitting = (await service.ask("filter", created, list(NODES), session))["NodeNames"]
         if fitting:
@@ -58,11 +46,7 @@ def condition(status: str, message: str = "") -> list[dict[str, str]]:
     return [{"type": "PodScheduled", "status": status, "lastTransitionTime": at, "message": message}]
 
 
-async def comes(server: ApiServer, api: Api, name: str, cpu: str, **fields: Any) -> None:
+async def comes(api: Api, name: str, cpu: str, **fields: Any) -> None:
     """A pod that another scheduler has placed."""
-    document = pod_of(name, cpu, **fields)
-    del document["metadata"]["uid"]
-    server.create("pods", document)
-    body = msgspec.json.encode({"status": document["status"]})
-    path = paths.pod("default", name, "status")
-    await api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+    document = pod(name, cpu, **fields)
+    await create_with_status(api, document, document["status"])

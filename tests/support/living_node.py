@@ -16,7 +16,6 @@ from uuid import UUID
 
 import msgspec
 
-from burst.bench import CRD
 from sandbox import simulated_time
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.direct import DirectApi
@@ -72,7 +71,7 @@ class LivingNode:
         loop = asyncio.get_running_loop()
         lag = rng.choice((0.0, 0.1, 1.0))
         server = ApiServer(window=100_000, new_uid=lambda: str(UUID(int=rng.getrandbits(128))))
-        server.install_crds(CRD)
+        server.install_crds(scenes.CRD)
         place = next(scenes.places(rng, 1))
         api = _Writing(server, self)
         fleet = Fleet(api, pace=Pace(admission=(0.0, 0.1), start=(0.0, 2.0), stop=(0.02, 1.0)), seed=self._seed)

@@ -41,6 +41,13 @@ class Listener:
         except aiohttp.ClientError:
             return False
 
+    async def metrics(self, session: aiohttp.ClientSession) -> dict[str, float]:
+        """Samples by name with labels, without the common prefix."""
+        async with session.get(f"http://127.0.0.1:{self.health_port}/metrics") as response:
+            lines = (await response.text()).splitlines()
+        samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name.removeprefix("topowise_scheduler_"): float(value) for name, _, value in samples}
+
 
 class Service(Listener):
     """How a test reaches the process."""

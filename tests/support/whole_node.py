@@ -114,12 +114,9 @@ class WholeNode:
 
     async def predictions(self) -> Mapping[str, int]:
         """Returns the counts by precision."""
-        url = f"http://127.0.0.1:{self.service.health_port}/metrics"
-        async with self._session.get(url) as response:
-            lines = (await response.text()).splitlines()
-        prefix = 'topowise_scheduler_predictions_total{precision="'
-        samples = (line.removeprefix(prefix).split('"} ') for line in lines if line.startswith(prefix))
-        return {precision: int(float(count)) for precision, count in samples}
+        prefix = 'predictions_total{precision="'
+        samples = await self.service.metrics(self._session)
+        return {name[len(prefix) : -2]: int(count) for name, count in samples.items() if name.startswith(prefix)}
 
 
 def container(name: str, cpus: int, gpus: int = 0) -> Json:

@@ -158,3 +158,20 @@ def configmap(name: str, *, labels: dict[str, str] | None = None, data: dict[str
     """Returns a ConfigMap, the simplest built-in object there is."""
     metadata: Json = {"name": name} | ({"labels": labels} if labels else {})
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data or {}}
+
+
+def binding(name: str, node: str = "a", **metadata: Any) -> Json:
+    """A Binding of a pod to a node."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": name, **metadata},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+
+
+def lease(name: str, **spec: Any) -> Json:
+    """A Lease, as leader election writes it."""
+    usual = {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.123456Z"}
+    kind = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    return {**kind, "metadata": {"name": name}, "spec": {**usual, "leaseTransitions": 0, **spec}}

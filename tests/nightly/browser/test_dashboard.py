@@ -85,8 +85,8 @@ async def test_the_view_keeps_its_position_while_reports_and_pods_come(
     await page.watch_shifts()
     said = f"0/2 nodes are available: 2 {refusals.NOT_NOW}."
     for number in range(4):
-        await comes(server, api, f"waits-{number}", "8", conditions=condition("False", said))
-    await comes(server, api, "refused", "2", node="metal-2", phase="Failed", reason="TopologyAffinityError")
+        await comes(api, f"waits-{number}", "8", conditions=condition("False", said))
+    await comes(api, "refused", "2", node="metal-2", phase="Failed", reason="TopologyAffinityError")
     await publish(api, counts("metal-1", ("6", "6"), included=()))
     await page.has("#nodes-list", "6/8")
     await page.has("#waiting", "default/waits-0", "3 more alike", "2× no room that the kubelet could align")

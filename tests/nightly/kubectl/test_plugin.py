@@ -15,14 +15,14 @@ import msgspec
 import pytest
 import yaml
 
+from api_objects import create_pod, publish
 from daemons import Start, assert_eventually
 from sandbox.apiserver import ApiServer
-from sandbox.exported import exported
 from scheduler_process import Service
-from scheduling import configuration, counts, machine
+from scheduling import configuration, counts, machine, topology_of
 from scheduling import pod as pod_of
-from topowise import nrt, pods
-from topowise.kube.api import APPLY_PATCH, Api
+from topowise import pods
+from topowise.kube.api import Api
 from topowise_scheduler import refusals
 from topowise_scheduler.kubelet import Kubelet
 
@@ -66,29 +66,10 @@ def run(server: ApiServer, tmp_path: Path) -> Run:
     return start
 
 
-async def publish(api: Api, name: str, topology: nrt.NodeResourceTopology, manager: str = "topowise-exporter") -> None:
-    body = {
-        **msgspec.to_builtins(topology),
-        "apiVersion": nrt.API_VERSION,
-        "kind": nrt.KIND,
-        "metadata": {"name": name},
-    }
-    query = {"fieldManager": manager, "force": "true"}
-    path = f"{nrt.PATH}/{name}"
-    await api.request("PATCH", path, query=query, body=msgspec.json.encode(body), content_type=APPLY_PATCH)
-
-
 def create_node(server: ApiServer, name: str) -> None:
     status = {"allocatable": {"cpu": "7", "memory": "30Gi", "pods": "110"}}
     status["conditions"] = [{"type": "Ready", "status": "True"}]  # type: ignore[assignment]
     server.create("nodes", {"metadata": {"name": name}, "status": status})
-
-
-def create_pod(server: ApiServer, name: str, cpu: str, **fields: Any) -> dict[str, Any]:
-    document = pod_of(name, cpu, **fields)
-    del document["metadata"]["uid"]
-    pod: dict[str, Any] = server.create("pods", document)
-    return pod
 
 
 @pytest.fixture
@@ -99,7 +80,9 @@ async def cluster(server: ApiServer, api: Api) -> None:
     assert kubelet.admit(msgspec.convert(pod, pods.Pod)).admitted
     for name, node in (("n1", kubelet), ("n2", Kubelet(machine(), configuration()))):
         create_node(server, name)
-        await publish(api, name, exported(machine(), configuration(), node, lambda uid: ("default", "held")))
+        await publish(
+            api, topology_of(machine(), configuration(), node, name=name, name_of=lambda uid: ("default", "held"))
+        )
     create_pod(server, "late", "2", node="n1")
 
 
@@ -248,7 +231,7 @@ async def test_doctor(run: Run, cluster: None, server: ApiServer, api: Api) -> N
     assert answer.status == 0, answer.out + answer.err
     assert "Looked at 2 reports, 2 nodes, 2 pods: no problem found." in answer.out
     create_node(server, "n3")
-    await publish(api, "n2", counts("n2", ("8", "8")), "another-exporter")
+    await publish(api, counts("n2", ("8", "8")), "another-exporter")
     message = f"0/3 nodes are available: 3 {refusals.NOT_NOW}."
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     pod = create_pod(server, "waits", "9")

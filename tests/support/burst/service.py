@@ -117,10 +117,3 @@ class Service(Listener):
                 return await response.text()
         except aiohttp.ClientError as exc:
             return f"no explanation: {exc}"
-
-    async def metrics(self, session: aiohttp.ClientSession) -> dict[str, float]:
-        """Samples by name with labels, without the common prefix."""
-        async with session.get(f"http://127.0.0.1:{self.health_port}/metrics") as response:
-            lines = (await response.text()).splitlines()
-        samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-        return {name.removeprefix("topowise_scheduler_"): float(value) for name, _, value in samples}

@@ -14,6 +14,7 @@ import yaml
 
 from daemons import Daemon, Start, assert_eventually
 from exporter_setup import KUBELET_FILE, FakeKubelet, available
+from faults.logs import assert_said_once
 from faults.proxy import FaultProxy
 from sandbox.apiserver import ApiServer
 from scheduler_process import NRT, Service
@@ -105,14 +106,29 @@ class Site:
 
     async def metrics(self) -> dict[str, float]:
         """Returns the service's samples by name with labels, without the common prefix."""
-        async with self.session.get(f"http://127.0.0.1:{self.service.health_port}/metrics") as response:
-            lines = (await response.text()).splitlines()
-        samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-        return {name.removeprefix("topowise_scheduler_"): float(sample) for name, _, sample in samples}
+        return await self.service.metrics(self.session)
 
     def log_lengths(self) -> tuple[int, int]:
         """Lines so far, of the exporter and the scheduler."""
         return len(self.exporter.log.splitlines()), len(self.scheduler.log.splitlines())
+
+    def assert_said_once(self, lines: tuple[int, int], at_most: int = 2) -> None:
+        """No daemon has logged a line more often since `lines`."""
+        for daemon, since in zip((self.exporter, self.scheduler), lines, strict=True):
+            assert_said_once(daemon, since, at_most=at_most)
+
+    def change_everything(self) -> None:
+        """Changes that both daemons must learn after a fault."""
+        self.kubelet.give("p", 1)
+        self.bound("p", "n1", 1)
+        self.bound("q", "n2", 2)
+        self.add_node("n3", 5)
+
+    async def has_caught_up(self) -> None:
+        """Waits until both daemons know what `change_everything` has changed."""
+        await self.publishes(2)
+        await self.has({"n1": 4, "n2": 4, "n3": 5})
+        self.assert_alive()
 
     def assert_alive(self) -> None:
         """Neither has ended, by itself or otherwise."""

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from burst.checks import asks_for_devices
 from burst.evidence import Scene
 from sandbox.kubescheduler import fit
 from sandbox.kubescheduler.attempt import Refused
@@ -54,7 +53,7 @@ def of_refusal(world: World, seen: Scene) -> str:
     if seen.refusal.pod.metadata.uid in world.referee.unreported:
         return _UNREPORTED
     # A kubelet's restart loses devices for a while; CPUs and memory are in its state files.
-    if asks_for_devices(seen.refusal) and seen.is_overtaken(world.weather.lag):
+    if _needs_devices(seen.refusal.pod) and seen.is_overtaken(world.weather.lag):
         return "its kubelet went down, and nobody could have told in time"
     kubelet = world.fleet.nodes[seen.refusal.node].kubelet
     if is_drawn(kubelet.model, (), seen.refusal.pod):
@@ -66,6 +65,10 @@ def of_refusal(world: World, seen: Scene) -> str:
     if _is_given_again(world, seen):
         return _GIVEN_AGAIN
     return _OLD_REPORT if _has_unseen_ends(world, seen) else ""
+
+
+def _needs_devices(pod: pods.Pod) -> bool:
+    return any("/" in name for name in pods.needs(pod).requests)
 
 
 def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None, judged: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -20,6 +21,7 @@ from topowise_scheduler.kubelet import Core, Device, DevicePlugin, KubeletStartE
 from topowise_scheduler.kubelet import Machine as Model
 
 Json = dict[str, Any]
+CRD: Final = Path(__file__).parents[3] / "charts/topowise/crds/noderesourcetopologies.yaml"
 
 # The mask of 16 nodes has 65,536 values, and a kubelet merges hints over all of them.
 _WIDE_SHARE = 0.25

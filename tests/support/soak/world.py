@@ -14,7 +14,6 @@ from uuid import UUID
 import aiohttp
 import msgspec
 
-from burst.bench import CRD
 from sandbox import simulated_time
 from sandbox.apiserver import ApiServer
 from sandbox.hollow import LIFETIME, RESTART, Fleet, Pace, Pause, Reporting
@@ -72,7 +71,7 @@ class World:
     async def _begin(self, stack: AsyncExitStack) -> None:
         rng = self._random
         self.server = ApiServer(window=100_000, new_uid=lambda: str(UUID(int=rng.getrandbits(128))))
-        self.server.install_crds(CRD)
+        self.server.install_crds(scenes.CRD)
         self.api = OthersApi(self.server, rng)
         self.api.reported = self.referee.note_report
         slow = Pause((0.005, 0.05), (0.2, 1.0), 4) if self.weather.slow else Pause()
