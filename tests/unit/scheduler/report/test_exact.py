@@ -366,7 +366,7 @@ def test_a_resource_without_its_plugin_refuses_pods_that_request_it() -> None:
     assert admitted == [True, False]
 
 
-def test_a_device_near_no_numa_node_that_exists_is_aligned_with_no_pod(pod_of: PodOf) -> None:
+def test_a_device_near_no_numa_node_that_exists_is_aligned_with_no_pod() -> None:
     """A plug-in that passes on the -1 of sysfs names such a node (getNUMANodeIds in topology_hints.go)."""
     hardware = machine(0, 1, devices=(DevicePlugin("gpu", (Device("g0", (99,)), Device("g1", (99,)))),))
     original = Kubelet(hardware, CONFIG)
