@@ -10,7 +10,7 @@ import pytest
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.client import Client, connect
 
-CRDS = Path(__file__).parents[3] / "charts" / "topowise" / "crds"
+CRDS = Path(__file__).parents[4] / "charts" / "topowise" / "crds"
 
 
 @pytest.fixture

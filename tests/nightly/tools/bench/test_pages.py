@@ -10,7 +10,7 @@ import pytest
 from bench import markdown, pages, results
 from topowise_scheduler import strategies
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture(scope="module")

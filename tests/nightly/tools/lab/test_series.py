@@ -91,6 +91,6 @@ def test_parts_that_were_not_run_again_stay_in_the_result() -> None:
 
 
 def test_the_page_is_what_the_recorded_run_makes() -> None:
-    repository = Path(__file__).parents[3]
+    repository = Path(__file__).parents[4]
     recorded = results.read(repository / pages.RECORDED)
     assert (repository / pages.PAGE).read_text() == pages.page(recorded)

@@ -119,7 +119,7 @@ async def test_an_eviction_asks_the_disruption_budget(
 
 
 async def test_the_command_serves_until_it_is_asked_to_stop(tmp_path: Path) -> None:
-    crds = Path(__file__).parents[3] / "charts" / "topowise" / "crds"
+    crds = Path(__file__).parents[4] / "charts" / "topowise" / "crds"
     kubeconfig = tmp_path / "kubeconfig"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "sandbox.apiserver", "--kubeconfig-out", str(kubeconfig), "--crd", str(crds),

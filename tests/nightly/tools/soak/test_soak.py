@@ -18,7 +18,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.cluster.node_reports import NodeReports
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[4]
 
 
 def test_whatever_goes_wrong_has_a_reason() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lab import programs
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[4]
 HACK = REPOSITORY / "hack"
 SOURCES = [*(HACK / "lab").glob("*.py"), *(HACK / "lab/parts").glob("*.py"), HACK / "sandbox/controlplane.py"]
 PAGE = REPOSITORY / "docs/development/lab-binaries.md"
