@@ -4,8 +4,8 @@ plugin.py RESOURCE --pci-class 0200           every function of that class with 
 plugin.py RESOURCE --near 0=3 --near 0,1=1    three devices near node 0, a device near both; --near =1 has no node
 
 Devices whose ids are lines of the file UNHEALTHY are unhealthy.
-The plug-in registers again whenever the kubelet has recreated its socket. The few messages are described here instead
-of by generated code.
+The plug-in registers whenever no kubelet watches its devices. The few messages are described here instead of by
+generated code.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ FOLDER: Final = Path("/var/lib/kubelet/device-plugins")
 UNHEALTHY: Final = Path("/var/lib/kubelet/lab-unhealthy")
 PCI: Final = Path("/host/sys/bus/pci/devices")
 PACKAGE: Final = "v1beta1"
+# Seconds that a kubelet has for the watch after a registration.
+_WATCHED_S: Final = 30.0
 # Fields by number; * repeats, and what is no scalar is another message. As k8s.io/kubelet's deviceplugin/v1beta1.
 MESSAGES: Final = {
     "Empty": {},
@@ -76,6 +78,8 @@ class Plugin:
 
     def __init__(self, devices: dict[str, list[int]]) -> None:
         self._devices = devices
+        self._watches = 0
+        self._changed = threading.Condition()
 
     def listed(self, unhealthy: frozenset[str]) -> Any:
         """Returns the list of devices and their health."""
@@ -92,13 +96,30 @@ class Plugin:
     def watch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
         """Yields the list whenever the health of a device has changed, until the kubelet closes the stream."""
         over, sent = threading.Event(), None
-        context.add_callback(over.set)
+
+        def ended() -> None:
+            self._count(-1)
+            over.set()
+
+        self._count(1)
+        if not context.add_callback(ended):
+            ended()
         while not over.is_set():
             unhealthy = frozenset(UNHEALTHY.read_text().split() if UNHEALTHY.exists() else ())
             if unhealthy != sent:
                 yield self.listed(unhealthy)
                 sent = unhealthy
             over.wait(0.5)
+
+    def is_watched(self, seconds: float = 0.0) -> bool:
+        """Returns whether a kubelet watches the devices; if none does, waits for it."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._watches > 0, seconds)
+
+    def _count(self, more: int) -> None:
+        with self._changed:
+            self._watches += more
+            self._changed.notify_all()
 
     def allocate(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Returns an empty response per container: the devices are not real."""
@@ -154,24 +175,29 @@ def register(resource: str, endpoint: str) -> None:
 
 
 def serve(resource: str, plugin: Plugin) -> None:
-    """Serves and registers again for each start of the kubelet, which empties the directory of sockets."""
+    """Serves, also after the kubelet has emptied the directory of sockets, and registers while no kubelet watches.
+
+    The kubelet's own socket does not tell whether to register: a registration may reach the kubelet that replaces the
+    socket meanwhile. After a second registration the kubelet takes the end of the first one's watch for the end of the
+    plug-in, and has no healthy device until its next start.
+    """
     endpoint = resource.replace("/", "_") + ".sock"
-    known, server = None, None
+    server = None
     while True:
         try:
-            stat = (FOLDER / "kubelet.sock").stat()
-            current = (stat.st_ino, stat.st_ctime_ns)
-            if current != known or not (FOLDER / endpoint).exists():
+            if server is None or not (FOLDER / endpoint).exists():
                 if server is not None:
-                    server.stop(0)
+                    # Its end removes the path, which the next server has too.
+                    server.stop(0).wait()
                 (FOLDER / endpoint).unlink(missing_ok=True)
                 server = grpc.server(ThreadPoolExecutor(8))
                 server.add_generic_rpc_handlers((plugin.handler(),))
                 server.add_insecure_port(f"unix://{FOLDER}/{endpoint}")
                 server.start()
+            if not plugin.is_watched():
                 register(resource, endpoint)
-                known = current
                 print("registered", resource, flush=True)
+                plugin.is_watched(_WATCHED_S)
         except (OSError, grpc.RpcError) as exc:
             print("not registered yet:", repr(exc)[:200], flush=True)
         time.sleep(0.5)
