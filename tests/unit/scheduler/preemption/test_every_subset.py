@@ -216,7 +216,7 @@ def test_a_better_set_is_rare() -> None:
     gaps: Counter[str] = Counter()
     kube_gaps: Counter[str] = Counter()
     for seed in range(100):
-        case = _drawn(random.Random(seed), node_of, pod_of, view_of, candidates=8)
+        case = _drawn(random.Random(seed), candidates=8)
         gaps[_gap(case, case.chosen())] += 1
         kube_gaps[_gap(case, case.reprieved())] += 1
     assert gaps[""] >= 99

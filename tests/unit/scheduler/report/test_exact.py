@@ -106,21 +106,6 @@ def test_reports_that_differ_in_holdings_alone_share_the_empty_node() -> None:
     assert sum(free_cpus(before.empty)) == 15
 
 
-def test_a_pod_that_has_ended_is_released_from_the_kubelets_own_tables() -> None:
-    kubelet = Kubelet(machine(0, 1), CONFIG)
-    kubelet.admit(pod_of("small", {"cpu": "1", "memory": "1Gi"}))
-    kubelet.admit(pod_of("wide", {"cpu": "10", "memory": "9Gi"}))
-    node_report = read(exported(machine(0, 1), CONFIG, kubelet))
-    with_pod = memory_tables(report.kubelet_of(node_report, unknown))
-    without_pod = memory_tables(report.kubelet_of(node_report, unknown, {("default", "small")}))
-    kubelet.remove("small")
-    tables = memory_tables(kubelet)
-    assert without_pod.free == tables.free
-    assert without_pod.cells == tables.cells
-    assert without_pod.assignments == tables.assignments
-    assert with_pod.free != tables.free
-
-
 def test_a_cpu_of_two_pods_is_free_once_one_of_them_has_ended() -> None:
     """As the code of 1.36.2 decides: the core of CPUs 0 and 4 counts as whole, though CPU 0 is in use."""
     cores = (Core(0, (0, 4)), Core(0, (1, 5)), Core(0, (2, 6)), Core(0, (3,)))
@@ -139,17 +124,6 @@ def test_a_cpu_of_two_pods_is_free_once_one_of_them_has_ended() -> None:
     pod = pod_of("p4", {"cpu": "1", "memory": "64Mi"})
     assert kubelet.fork().admit(pod).placements["c0"].cpus == 1 << 0
     assert restored.admit(pod).placements["c0"].cpus == 1 << 0
-
-
-@pytest.mark.parametrize("state_files", [True, False])
-def test_blocks_on_single_nodes_need_no_state_files(state_files: bool) -> None:
-    kubelet = Kubelet(machine(0, 1), CONFIG)
-    kubelet.admit(pod_of("a", {"cpu": "4", "memory": "2Gi"}))
-    kubelet.admit(pod_of("b", {"cpu": "4", "memory": "3Gi"}))
-    node_report = read(exported(machine(0, 1), CONFIG, kubelet, state_files=state_files))
-    restored, tables = memory_tables(report.kubelet_of(node_report, unknown)), memory_tables(kubelet)
-    assert restored.free == tables.free
-    assert restored.assignments == tables.assignments == [1, 1]
 
 
 def test_cpus_a_finished_init_container_left_belong_to_its_pod() -> None:
@@ -196,26 +170,6 @@ def test_pod_level_resources_are_released_together() -> None:
     restored.remove("default/a")
     assert memory_tables(restored).free == memory_tables(node_report.empty).free
     assert sum(free_cpus(restored)) == 15
-
-
-def test_removed_devices_stay_allocated_until_their_pod_ends() -> None:
-    kubelet = Kubelet(machine(0, 1, devices=DEVICES), CONFIG)
-    kubelet.admit(pod_of("a", {"cpu": "1", "memory": "1Gi", "gpu": 1}))
-    kubelet.report_devices("gpu", (Device("g1", (1,)),))
-    node_report = read(exported(machine(0, 1, devices=DEVICES), CONFIG, kubelet))
-    assert node_report.held["default", "a"]["c0"].devices == {"gpu": ("g0",)}
-    restored = report.kubelet_of(node_report, unknown)
-    assert restored.devices.tables["gpu"].names(restored.devices.allocated["gpu"]) == ("g0",)
-    restored.remove("default/a")
-    assert restored.devices.tables["gpu"].names(restored.devices.free("gpu")) == ("g1",)
-
-
-def test_devices_near_several_nodes_are_near_each_of_them() -> None:
-    kubelet = Kubelet(machine(0, 8, devices=(DevicePlugin("nic", (Device("n0", (0, 8)), Device("n1", (8,)))),)), CONFIG)
-    node_report = read(exported(machine(0, 8), CONFIG, kubelet))
-    table = node_report.empty.devices.tables["nic"]
-    assert (table.names(table.touching(0b01)), table.names(table.touching(0b10))) == (("n0",), ("n0", "n1"))
-    assert node_report.empty.node_ids == (0, 8)
 
 
 def test_the_kubelet_ignores_hugepages_created_after_its_start() -> None:
