@@ -1,9 +1,30 @@
-"""Averages and orders of a machine's CPUs that are rare in recorded decisions (cpu_assignment.go)."""
+"""takeByTopologyNUMAPacked alone: orders and averages that are rare in a full kubelet (cpu_assignment.go)."""
 
 from __future__ import annotations
 
+from kubelets import machine_of
+from topowise import cpuset
 from topowise_scheduler.kubelet import Core, Machine, NumaNode
+from topowise_scheduler.kubelet.cpu_packing import Packing, take_packed
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
+from topowise_scheduler.kubelet.masks import mask_of, members
+
+
+def _taken(machine: Machine, count: int, *, busy: str = "", by_uncore: bool = False) -> str:
+    topology = CpuTopology(machine)
+    available = topology.cpus & ~mask_of(cpuset.parse(busy))
+    return cpuset.to_text(members(take_packed(topology, available, count, Packing(by_uncore=by_uncore))))
+
+
+def test_numa_nodes_go_first_with_a_single_node_per_socket() -> None:
+    # Node 0 has 4 CPUs, node 1 has 8, a socket 6 on average. Node 0 is completely free and goes first. With sockets
+    # first, the second socket with six of its eight CPUs free would count as completely free.
+    assert _taken(machine_of(2, 4), 8, busy="2,8") == "0-1,3-4,6-7,9-10"
+
+
+def test_half_a_core_is_excluded_only_if_the_average_core_has_threads() -> None:
+    cores = (Core(0, (0, 1), 0), Core(0, (2,), 0), Core(0, (3,), 0))
+    assert _taken(Machine(numa=(NumaNode(0, 1, cores),)), 1, by_uncore=True) == "2"
 
 
 def test_an_average_of_threads_is_rounded_down() -> None:

@@ -51,3 +51,11 @@ def test_a_pod_after_a_kubelet_restart_is_bound_to_its_devices(scope: str) -> No
     kubelet.remove("first")
     assert kubelet.admit(pod_of("p", _gpus(2))) == placed
     assert kubelet.admit(pod_of("p", _gpus(1))).reason == "TopologyAffinityError"
+
+
+@pytest.mark.parametrize(("amount", "admitted"), [(0, True), (1, False)])
+@pytest.mark.parametrize("scope", ["container", "pod"])
+def test_devices_near_unknown_numa_nodes_fit_a_request_of_none_only(amount: int, admitted: bool, scope: str) -> None:
+    machine = machine_of(2, 2, devices={"x.io/nic": [Device("n0", (7,)), Device("n1", (7,))]})
+    kubelet = kubelet_of(machine, topologyManagerPolicy="single-numa-node", topologyManagerScope=scope)
+    assert kubelet.admit(pod_of("p", {"cpu": "1", "memory": "1Gi", "x.io/nic": amount})).admitted == admitted

@@ -116,3 +116,13 @@ def test_the_least_number_of_nodes_counts_all_types_together(
     kubelet = kubelet_of(machine, topologyManagerPolicy="restricted")
     placed = kubelet.admit(pod_of("p", _limits(memory, **{"hugepages-2Mi": hugepages}))).placements["c0"]
     assert (placed.numa, placed.preferred) == (numa, True)
+
+
+def test_the_last_byte_is_booked_and_released() -> None:
+    kubelet = kubelet_of(machine_of(4, 4))
+    assert kubelet.memory is not None
+    tables = kubelet.memory.tables
+    tables.take("memory", BOTH, 7 * GI + 1)
+    assert tables.free["memory"] == [0, 8 * GI - 1]
+    tables.give("memory", BOTH, 7 * GI + 1)
+    assert tables.free["memory"] == [7 * GI, 8 * GI]

@@ -5,15 +5,24 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from kubelets import kubelet_of, machine_of, pod_of
+from kubelets import GI, kubelet_of, machine_of, pod_of
+from topowise_scheduler.kubelet import Admission, Kubelet
 from topowise_scheduler.kubelet.hints import UNEXPECTED
 from topowise_scheduler.kubelet.restart import restart
 
 GATE = {"featureGates": {"PodLevelResourceManagers": True}}
 
 
+def _kubelet(scope: str = "pod", **fields: object) -> Kubelet:
+    return kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node", topologyManagerScope=scope, **fields)
+
+
 def _exclusive(cpus: int) -> dict[str, str]:
     return {"cpu": str(cpus), "memory": f"{cpus}Gi"}
+
+
+def _counts(admission: Admission) -> dict[str, int]:
+    return {name: (placement.cpus or 0).bit_count() for name, placement in admission.placements.items()}
 
 
 @pytest.mark.parametrize(
@@ -113,3 +122,54 @@ def test_a_fraction_of_a_byte_in_a_container_fails_the_pod() -> None:
     admission = kubelet.admit(pod_of("p", fraction, _exclusive(1), level={"cpu": "2", "memory": "2Gi"}))
     assert admission.rejection is not None
     assert admission.rejection.error == "[memorymanager] failed to represent quantity as int64"
+
+
+def test_the_pod_gets_a_bubble_which_its_shared_containers_divide() -> None:
+    kubelet = _kubelet(**GATE)
+    admission = kubelet.admit(pod_of("p", _exclusive(2), {}, {}, level={"cpu": "6", "memory": "6Gi"}))
+    assert _counts(admission) == {"c0": 2, "c1": 4, "c2": 4}
+    assert admission.placements["c1"].cpus == admission.placements["c2"].cpus
+    sizes = {name: [block.size // GI for block in placement.memory] for name, placement in admission.placements.items()}
+    assert sizes == {"c0": [2], "c1": [4], "c2": [4]}
+    assert kubelet.cpu is not None and kubelet.memory is not None
+    assert kubelet.cpu.available.bit_count() == 15 - 6
+    assert kubelet.memory.tables.free["memory"] == [1 * GI, 8 * GI]
+    kubelet.remove("p")
+    assert kubelet.cpu.available.bit_count() == 15
+    assert kubelet.memory.tables.free["memory"] == [7 * GI, 8 * GI]
+
+
+def test_a_shared_init_container_gets_the_rest_of_earlier_sidecars() -> None:
+    pod = pod_of("p", {}, init=[{}], sidecars=[_exclusive(2)], level={"cpu": "6", "memory": "6Gi"})
+    first, sidecar = pod.spec.initContainers or ()
+    memory = []
+    for containers in ((first, sidecar), (sidecar, first)):
+        spec = msgspec.structs.replace(pod.spec, initContainers=containers)
+        admission = _kubelet(**GATE).admit(msgspec.structs.replace(pod, spec=spec))
+        memory.append([block.size for block in admission.placements["i0"].memory])
+    assert memory == [[6 * GI], [4 * GI]]
+
+
+def test_init_containers_take_no_memory_from_later_containers() -> None:
+    kubelet = _kubelet(**GATE)
+    pod = pod_of("p", {}, init=[_exclusive(6)], sidecars=[_exclusive(2)], level={"cpu": "6", "memory": "6Gi"})
+    placements = kubelet.admit(pod).placements
+    assert {name: [block.size // GI for block in placement.memory] for name, placement in placements.items()} == {
+        "i0": [6],
+        "s0": [2],
+        "c0": [4],
+    }
+
+
+def test_very_little_memory_is_divided_to_the_byte() -> None:
+    kubelet = _kubelet(**GATE)
+    small = {"cpu": "1", "memory": "1"}
+    placements = kubelet.admit(pod_of("p", small, {}, level={"cpu": "2", "memory": "2"})).placements
+    assert [[block.size for block in placements[name].memory] for name in ("c0", "c1")] == [[1], [1]]
+    assert kubelet.admit(pod_of("q", {}, init=[{}], level={"cpu": "2", "memory": "1"})).admitted
+
+
+def test_a_sidecar_keeps_its_share_and_init_containers_use_the_rest() -> None:
+    kubelet = _kubelet(**GATE)
+    pod = pod_of("p", {}, init=[_exclusive(6), {}], sidecars=[_exclusive(2)], level={"cpu": "6", "memory": "6Gi"})
+    assert _counts(kubelet.admit(pod)) == {"i0": 6, "i1": 6, "s0": 2, "c0": 4}
