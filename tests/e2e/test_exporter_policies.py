@@ -30,30 +30,19 @@ KINDS = (*POLICIES, "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 PODS = "/api/v1/namespaces/default/pods"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 MINE, THEIRS = f"{PODS}/mine", f"{PODS}/theirs"
-LEASE, THEIR_LEASE, REQUEUE = (
-    f"{LEASES}/topowise-{name}" for name in ("steering-n1", "steering-n2", "scheduler-requeue")
-)
+LEASE, THEIR_LEASE = f"{LEASES}/topowise-steering-n1", f"{LEASES}/topowise-steering-n2"
+REQUEUE = f"{LEASES}/topowise-scheduler-requeue"
 PLACED = {"metadata": {"annotations": {ANNOTATION: "[]"}}}
 STATUS = {"metadata": {"annotations": {"topowise.io/steering-status": "{}"}}}
 
 
 def rendered() -> Iterator[dict[str, Any]]:
-    command = [
-        HELM,
-        "template",
-        "topowise",
-        ROOT / "charts/topowise",
-        f"--namespace={NAMESPACE}",
-        "--kube-version=1.36.2",
-    ]
+    options = (f"--namespace={NAMESPACE}", "--kube-version=1.36.2")
     settings = ("--set=exporter.config.podPlacements=true", "--set=steering.enabled=true")
-    done = subprocess.run([*command, *settings], check=True, capture_output=True, timeout=60)
+    command = [HELM, "template", "topowise", ROOT / "charts/topowise", *options, *settings]
+    done = subprocess.run(command, check=True, capture_output=True, timeout=60)
     for document in yaml.safe_load_all(done.stdout):
-        if (
-            document
-            and document["kind"] in (*KINDS, "Role", "RoleBinding")
-            and "exporter" in document["metadata"]["name"]
-        ):
+        if document and document["kind"] in KINDS and "exporter" in document["metadata"]["name"]:
             yield document
 
 
