@@ -59,7 +59,10 @@ async def test_a_definition_makes_its_kind_served_until_it_is_deleted(api: Clien
     patched = await api.ok("PATCH", f"{path}/g/status", {"status": {"phase": "on"}, "spec": {"size": 9}}, MERGE)
     assert (patched["status"], patched["spec"]) == ({"phase": "on"}, {"size": 3})
     assert patched["metadata"]["generation"] == 1
-    await api.ok("DELETE", f"{CRDS}/gadgets.{group}")
+    async with api.watch(path, resourceVersion=patched["metadata"]["resourceVersion"]) as watch:
+        await api.ok("DELETE", f"{CRDS}/gadgets.{group}")
+        # Its objects go first, each with an event.
+        assert (await watch.about("g"))[0] == "DELETED"
     await until(api, path, 404)
     assert (await api.call("GET", path)).text == "404 page not found\n"
 

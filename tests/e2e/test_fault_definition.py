@@ -42,8 +42,8 @@ async def assert_still_refuses(place: Site) -> None:
     """The free capacity of all nodes is still known: a pod that does not fit is refused."""
     answer = await place.service.ask("filter", pod("large", 7), ["n1", "n2"], place.session)
     assert answer["NodeNames"] == [], answer
-    answer = await place.service.ask("filter", pod("small", 2), ["n1", "n2"], place.session)
-    assert answer["NodeNames"] == ["n1", "n2"], answer
+    # Of nodes that are equal to kube-scheduler, filter names the best.
+    assert await place.takes("n1", 2) and await place.takes("n2", 2)
 
 
 async def test_a_definition_that_is_deleted_and_comes_back(place: Site) -> None:

@@ -240,7 +240,7 @@ async def test_at_most_one_leads_through_a_series_of_faults(server: ApiServer, c
             end = clock.monotonic() + FAST.renew_deadline * (0.6, 1.4)[number % 2]
             while clock.monotonic() < end:
                 assert not (first.elector.is_leader and second.elector.is_leader)
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.02)
             server.levers.clear()
             server.levers.pull(Drop(), user_agent=("a/*", "b/*")[number % 2], seconds=FAST.lease_duration)
             await assert_eventually(lambda: candidates.at_work)

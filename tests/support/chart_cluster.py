@@ -41,11 +41,22 @@ class Cluster:
         self._context = ssl._create_unverified_context()
 
     def call(
-        self, method: str, path: str, body: Document | None = None, *, token: str = "", content_type: str = ""
+        self,
+        method: str,
+        path: str,
+        body: Document | None = None,
+        *,
+        token: str = "",
+        content_type: str = "",
+        exporter_of: str = "",
     ) -> tuple[int, Document]:
-        """The status and the answer; a PATCH is a server-side apply unless `content_type` names another patch."""
+        """The status and the answer; a PATCH is a server-side apply unless `content_type` names another patch.
+        `exporter_of`: as the exporter on this node."""
         usual = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
         headers = {"Authorization": f"Bearer {token or self.plane.token}", "Content-Type": content_type or usual}
+        if exporter_of:
+            headers["Impersonate-User"] = f"system:serviceaccount:{NAMESPACE}:topowise-exporter"
+            headers["Impersonate-Extra-authentication.kubernetes.io%2Fnode-name"] = exporter_of
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.plane.url + path, data, headers, method=method)
         handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self._context)

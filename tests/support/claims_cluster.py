@@ -32,13 +32,12 @@ CLAIMS: Final = f"{GROUP}/namespaces/default/resourceclaims"
 TEMPLATES: Final = f"{GROUP}/namespaces/default/resourceclaimtemplates"
 ALIGNMENT: Final = "topowise.io/claim-alignment"
 _MOST_DEVICES: Final = 4
-_WAVE: Final = 9
 # Of a burst: pods at once, pods that may wait, and the time between two looks at all claims (seconds).
 _AT_ONCE: Final = 10
 _BACKLOG: Final = 60
 _LOOK_S: Final = 0.25
-# On a busy machine a pod takes a quarter of a second.
-_SECONDS_PER_POD: Final = 1.0
+# On a busy machine a pod takes a quarter of a second, and as long as its label if it is steered.
+_SECONDS_PER_POD: Final = 2.0
 _STILL_S: Final = 10.0
 
 
@@ -66,15 +65,6 @@ class Burst:
         self.twice: set[tuple[str, str]] = set()
         self.looks = 0
         self.seconds = 0.0
-
-
-class Waves(NamedTuple):
-    """Where pods with claims were, by name, pods that found no node, and how long each wave took until nothing changed
-    (seconds)."""
-
-    alignments: dict[str, Alignment]
-    waiting: list[str]
-    seconds: list[float]
 
 
 class ClaimsCluster(SteeredCluster):
@@ -176,34 +166,6 @@ class ClaimsCluster(SteeredCluster):
         placed = self.numa_of_all()
         return {name: Alignment(placed.get(name, set()), devices.get(name, set())) for name in sorted(running)}
 
-    async def claim(self, pod: str) -> Json:
-        """Returns the claim of a pod that was made from its template."""
-        status = json.loads(await self.api.request("GET", f"{PODS}/{pod}"))["status"]
-        (name,) = [item["resourceClaimName"] for item in status["resourceClaimStatuses"]]
-        claim: Json = json.loads(await self.api.request("GET", f"{CLAIMS}/{name}"))
-        return claim
-
-    async def run_waves(self, waves: int, draw: Random, **fields: Any) -> Waves:
-        """Runs pods in waves: of each wave a third has no claims, and after it two of three pods end."""
-        seen, running = Waves({}, [], []), list[str]()
-        for wave in range(waves):
-            pods = [
-                claimed(f"w{wave}-{at}", draw.randint(1, 4) if at % 3 else 0, draw.randint(2, 6), **fields)
-                for at in range(_WAVE)
-            ]
-            started = asyncio.get_running_loop().time()
-            await asyncio.gather(*(self.create(pod) for pod in pods))
-            running += [pod["metadata"]["name"] for pod in pods]
-            waiting = await self._until_running(running)
-            seen.seconds.append(asyncio.get_running_loop().time() - started)
-            seen.waiting.extend(waiting)
-            seen.alignments.update(await self.alignments())
-            ending = {*draw.sample(running, len(running) * 2 // 3), *waiting}
-            await asyncio.gather(*(self.delete(name) for name in ending))
-            running = [name for name in running if name not in ending]
-            await self.settle(still=0.3)
-        return seen
-
     async def run_burst(self, pods: int, draw: Random, lifetimes: tuple[float, float], **fields: Any) -> Burst:
         """Creates pods as fast as they are taken, a third of them without claims, and looks at all claims meanwhile."""
         loop = asyncio.get_running_loop()
@@ -260,23 +222,6 @@ class ClaimsCluster(SteeredCluster):
             self._deleted.update(ended)
             seen.looks += 1
             await asyncio.sleep(_LOOK_S)
-
-    async def _until_running(self, names: Collection[str]) -> list[str]:
-        """Waits until these pods run. Returns the pods that still wait when nothing has changed for ten seconds."""
-
-        async def waiting() -> list[str]:
-            self.check()
-            phases = {pod["metadata"]["name"]: pod["status"].get("phase") for pod in await self.pods()}
-            return [name for name in names if phases.get(name) != "Running"]
-
-        loop = asyncio.get_running_loop()
-        last, since = await waiting(), loop.time()
-        while last and loop.time() - since < _STILL_S:
-            await asyncio.sleep(0.1)
-            now = await waiting()
-            if now != last:
-                last, since = now, loop.time()
-        return last
 
     async def _end(self, controllers: ControllerManager) -> None:
         await self.api.request("DELETE", PODS, query={"gracePeriodSeconds": "0"}, timeout=60)

@@ -179,22 +179,30 @@ async def tries(publisher: Publisher, facts: Observation) -> list[ApiError]:
     return refused
 
 
-def too_large(limit: int) -> Callable[[str, bytes], None]:
-    """As a real API server answers when etcd refuses: a 500, which looks as if a retry could help."""
+# As etcd, the API server's client of etcd, and the API server refuse. A 500 looks as if a retry could help.
+TOO_LARGE = {
+    "etcd": (500, "etcdserver: request is too large"),
+    "client": (500, "rpc error: code = ResourceExhausted desc = trying to send message larger than max (3 vs. 2)"),
+    "server": (413, "Request entity too large: limit is 3145728"),
+}
 
+
+def too_large(limit: int, who: str = "etcd") -> Callable[[str, bytes], None]:
     def refuse(path: str, body: bytes) -> None:
         if len(body) > limit:
-            raise ApiError(500, "", "etcdserver: request is too large", request=path)
+            status, message = TOO_LARGE[who]
+            raise ApiError(status, "", message, request=path)
 
     return refuse
 
 
-async def test_a_server_that_takes_less_than_etcd_gets_less_at_the_next_try() -> None:
+@pytest.mark.parametrize("who", TOO_LARGE)
+async def test_a_server_that_takes_less_than_etcd_gets_less_at_the_next_try(who: str) -> None:
     api = FakeApi()
     facts = seen(1, more=tuple(PodAllocation("ns", f"q{number}", (HELD,)) for number in range(40)))
     await succeed(make(api).publish(facts))
     whole = len(msgspec.json.encode(api.objects.pop(NRT)))
-    api.refuse_body = too_large(whole - 200)
+    api.refuse_body = too_large(whole - 200, who)
     refused = await tries(make(api), facts)
     assert 1 <= len(refused) <= 3
     named = {attribute["name"] for attribute in api.objects[NRT]["attributes"]}

@@ -1,7 +1,7 @@
 """Work is done in slices, for every kind of request and event.
 
 The clusters are small here, so that the tests take seconds. What is counted is turns of the loop. The limit of ten
-milliseconds of CPU is measured on whole clusters by `make bench PART=scheduler`: a busy machine makes CPU time longer,
+milliseconds of CPU is measured on whole clusters by tests/e2e/test_event_loop.py: a busy machine makes CPU time longer,
 so only work without slices exceeds the limit here.
 """
 
