@@ -191,8 +191,6 @@ STATUSES = {
     "-n ml explain late --nodes-file {cluster}": 0,
     "--namespace=ml --context c explain late --nodes-file {cluster}": 0,
     "-n": 2,
-    "nodes -f {cluster} -o jsonpath={{.items[*].node}}": 0,
-    "nodes -f {cluster} -o jsonpath={{": 2,
     "nodes -f {cluster} -o go-template=x": 2,
     "explain -f {small} --nodes-file {cluster}": 0,
     "explain -f {giant} --nodes-file {reports}": 1,
@@ -210,13 +208,8 @@ STATUSES = {
     "help": 0,
     "help explain": 0,
     "help nobody": 2,
-    "nodes -f - --watch": 2,
-    "nodes -f {missing} --watch": 2,
-    "nodes -f {cluster} --watch --interval 0": 2,
     "simulate --nodes-file {cluster}": 0,
     "defrag late -n ml --nodes-file {cluster}": 0,
-    "completion kubectl": 0,
-    "completion bash": 2,
 }
 
 

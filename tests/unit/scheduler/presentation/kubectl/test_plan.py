@@ -56,12 +56,6 @@ def test_forms_for_programs(ask: Ask, saved: Save, manifest: str) -> None:
     assert document == yaml.safe_load(ask(*words, "-o", "yaml").text)
     assert [scenario["name"] for scenario in document["scenarios"]] == ["today", "policy=none"]
     assert document["complete"] and document["scenarios"][0]["workloads"][0]["asked"] == 2
-    assert ask(*words, "-o", "jsonpath={.scenarios[1].fits}").text.strip() in ("true", "false")
-
-
-def test_markdown_escapes_names(ask: Ask, saved: Save, manifest: str) -> None:
-    shown = ask("plan", "--nodes-file", saved(), "-f", manifest, "--change", "policy=none name=a|b*c", "-o", "markdown")
-    assert "| a\\|b\\*c |" in shown.text and "| --- | --- | --- |" in shown.text
 
 
 class _Page(HTMLParser):

@@ -1,69 +1,17 @@
-"""`--watch` prints changed rows, `-f` reads the same sources as kubectl, `help` prints help."""
+"""`-f` reads the same sources as kubectl, `help` prints help, and what is gone names the other way."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from topowise.errors import SourceError
 from topowise_scheduler.presentation.kubectl import __main__ as program
-from topowise_scheduler.presentation.kubectl import arguments, nodes, watching
-from topowise_scheduler.presentation.kubectl.console import Console
 
 from .conftest import Ask, Save
-
-
-class _EnoughError(Exception):
-    pass
-
-
-def watched(words: list[str], steps: list[Callable[[], object]], console: Console) -> None:
-    """Runs a step between two reads; the watch ends after the last step."""
-    options = arguments.parser("0").parse_args(words)
-    left, now = iter(steps), [console.now]
-
-    def pause(seconds: float) -> None:
-        now[0] += seconds
-        step = next(left, None)
-        if step is None:
-            raise _EnoughError
-        step()
-
-    with pytest.raises(_EnoughError):
-        watching.watch(lambda: nodes.run(options, console._replace(now=now[0])), options, console, pause)
-
-
-def test_a_pipe_gets_changed_rows(saved: Save, capfd: pytest.CaptureFixture[str]) -> None:
-    file = Path(saved())
-    items: list[dict[str, Any]] = json.loads(file.read_text())["items"]
-    reports = [item for item in items if "zones" in item]
-    steps: list[Callable[[], object]] = [
-        lambda: None,
-        lambda: saved(*reports[:1]),
-        lambda: file.rename(file.with_suffix(".away")),
-        lambda: None,
-        lambda: file.with_suffix(".away").rename(file),
-    ]
-    watched(["nodes", "-f", str(file), "-w", "--interval", "60", "--no-headers"], steps, Console(now=1.78e9))
-    out, err = capfd.readouterr()
-    first, second, third = out.split("\n\n")
-    assert [len(text.splitlines()) for text in (first, second, third)] == [4, 1, 1]
-    # When the file is back, the row differs in its age only.
-    assert second.split()[:-1] == third.split()[:-1]
-    assert err == (
-        "warning: metal-b: its report is not confirmed at present (pods-unreported) and has changed 30m ago; "
-        "kubectl topowise doctor says more\n"
-        f"error: {file}: cannot be read: No such file or directory; asked again in 60 s\n"
-    )
-
-
-def test_a_terminal_is_drawn_anew(saved: Save, capfd: pytest.CaptureFixture[str]) -> None:
-    watched(["nodes", "-f", saved(), "-w"], [lambda: None] * 2, Console(width=200, now=1.78e9))
-    assert capfd.readouterr().out.count("\x1b[H\x1b[2J") == 3
 
 
 @pytest.fixture
@@ -112,3 +60,21 @@ def test_help_is_of_a_command_too(capfd: pytest.CaptureFixture[str]) -> None:
 
     assert said() == said("help") == said("--help")
     assert said("help", "fits") == said("fits", "--help") != said()
+
+
+@pytest.mark.parametrize(
+    ("words", "other_way"),
+    [
+        ("nodes -w", "`watch -n 5 kubectl topowise nodes ...`"),
+        ("explain web-0 --watch --interval 5", "`watch -n 5 kubectl topowise explain ...`"),
+        ("nodes -o jsonpath={.items[*].node}", "(choose from table, wide, json, yaml, name)"),
+        ("fits web-0 -o custom-columns=POD:.pod", "(choose from table, wide, json, yaml, name)"),
+        ("plan web-0 -o markdown", "(choose from table, json, yaml, html)"),
+        ("completion kubectl", "(choose from nodes, node, explain,"),
+    ],
+)
+def test_what_is_gone_names_the_other_way(words: str, other_way: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        program.main(words.split())
+    said = capfd.readouterr().err.replace("'", "")
+    assert (ended.value.code, said.count("\n"), other_way in said) == (2, 1, True), said
