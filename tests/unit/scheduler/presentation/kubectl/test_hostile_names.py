@@ -34,20 +34,8 @@ FORBIDDEN = re.compile(
 
 
 NAMES = (
-    "nvidia.com/gpu",
-    "intel.com/e810_vf",
-    "gpu0-",
-    "vf0-",
-    "trainer",
-    "router",
-    "frontend",
-    "postgres",
-    "app",
-    "telco",
-    "pool",
-    "pause",
-    "plain",
-    "edge-1",
+    *("nvidia.com/gpu", "intel.com/e810_vf", "gpu0-", "vf0-", "trainer", "router", "frontend", "postgres", "app"),
+    *("telco", "pool", "pause", "plain", "edge-1"),
 )
 """Names of resources, devices, pods, containers, namespaces, labels, images and nodes of the scene."""
 

@@ -1,4 +1,4 @@
-"""The program as a process: start time, loaded modules, pipes and colours."""
+"""The program as a process: start time, loaded modules, pipes and colours, and its help."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from topowise_scheduler.presentation.kubectl import __main__ as program
 
 from .conftest import Save
 
@@ -41,7 +45,7 @@ def test_nodes_starts_fast_without_heavy_modules(saved: Save) -> None:
         "import sys; from topowise_scheduler.presentation.kubectl.__main__ import main; main(sys.argv[1:]); "
         f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
     )
-    for more in (words, ["node", "metal-a", "-f", saved()], ["help"]):
+    for more in (words, ["node", "metal-a", "-f", saved()]):
         done = subprocess.run([sys.executable, "-c", code, *more], capture_output=True, text=True, check=True)
         assert done.stderr.splitlines()[-1] == "[]"
 
@@ -116,3 +120,14 @@ def test_documents_are_utf_8_and_tables_use_the_encoding(saved: Save, tmp_path: 
     for form in ("wide", "json"):
         done = run("nodes", "-o", form, "-f", str(odd), PYTHONIOENCODING="ascii")
         assert (done.returncode, "firma.de/" in done.stdout, "Traceback" in done.stderr) == (0, True, False)
+
+
+def test_help_is_of_a_command_too(capfd: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            program.main(list(words))
+        assert ended.value.code == 0
+        return capfd.readouterr().out
+
+    assert said() == said("help") == said("--help")
+    assert said("help", "fits") == said("fits", "--help") != said()
