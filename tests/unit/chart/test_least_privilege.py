@@ -183,31 +183,6 @@ def test_a_token_is_mounted_where_it_is_used_and_nowhere_else(objects: Any) -> N
             assert [mount["mountPath"] for mount in container["volumeMounts"]].count(TOKEN) == 1
 
 
-def test_an_exporter_writes_for_its_own_node_alone(objects: Any) -> None:
-    if not objects.kinds("DaemonSet"):
-        return
-    (policy,) = (item for item in objects.kinds("ValidatingAdmissionPolicy") if "own-node" in item["metadata"]["name"])
-    (binding,) = (
-        item for item in objects.kinds("ValidatingAdmissionPolicyBinding") if "own-node" in item["metadata"]["name"]
-    )
-    assert policy["spec"]["failurePolicy"] == "Fail"
-    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
-    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
-    written = {
-        resource
-        for role in objects.kinds("ClusterRole")
-        if role["metadata"]["name"].endswith("-exporter")
-        for rule in role["rules"]
-        if {"create", "patch", "update"} & set(rule["verbs"])
-        for resource in rule["resources"]
-    }
-    assert written <= set(rule["resources"])
-    (condition,) = policy["spec"]["matchConditions"]
-    (daemon,) = objects.kinds("DaemonSet")
-    account = daemon["spec"]["template"]["spec"]["serviceAccountName"]
-    assert condition["expression"].endswith(f':{daemon["metadata"]["namespace"]}:{account}"')
-
-
 def test_the_network_reaches_only_what_is_served(objects: Any) -> None:
     policies = {item["metadata"]["name"]: item["spec"] for item in objects.kinds("NetworkPolicy")}
     for name, pod in pods(objects):

@@ -109,7 +109,7 @@ def test_an_exporter_writes_for_its_own_node_only(cluster: Cluster) -> None:
     token = cluster.token("topowise-exporter", created)
 
     def publish(name: str, with_token: str) -> tuple[int, Document]:
-        report = topology(name, "1")
+        report = topology(name, "8")
         return cluster.call("PATCH", f"{path_of(report)}?fieldManager=topowise-exporter", report, token=with_token)
 
     # A policy takes effect some moments after it was made.
@@ -139,7 +139,7 @@ def test_only_accounts_that_the_policy_names_write_reports(cluster: Cluster, ren
         item for item in documents if "AdmissionPolicy" in item["kind"] and "only-writers" in item["metadata"]["name"]
     ]
     assert len(policies) == 2
-    report = topology("metal-9", "1")
+    report = topology("metal-9", "8")
 
     def write(account: str, method: str = "PATCH") -> tuple[int, Document]:
         query = f"?fieldManager={account}&force=true" if method == "PATCH" else ""

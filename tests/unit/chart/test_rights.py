@@ -358,7 +358,7 @@ def test_no_path_is_put_together_but_by_the_module_that_quotes(repository: Path)
 def test_a_switch_gives_the_rights_of_its_requests_and_of_its_row(
     render: Any, repository: Path, component: str, switch: str
 ) -> None:
-    """In the code, in the roles, and in the threat model; and a policy limits each write of the service."""
+    """In the code, in the roles, and in the threat model; and a policy limits each write."""
     objects = render("", *LEAST, *filter(None, [SWITCHES[component][switch][0]]))
     granted = rights(*roles_of(objects, component))
     assert granted == needs(component, switch)
@@ -366,9 +366,11 @@ def test_a_switch_gives_the_rights_of_its_requests_and_of_its_row(
     assert rows.keys() == SWITCHES[component].keys()
     shown = {(resource.partition(".")[0], verb) for _, resource, verb in granted}
     assert shown == rows["always"] | rows[switch]
+    written = {resource.partition(".")[0] for _, resource, verb in granted if verb not in ("get", "list", "watch")}
     if component == "scheduler":
-        written = {resource.partition(".")[0] for _, resource, verb in granted if verb not in ("get", "list", "watch")}
         assert restricted(objects) == written | {"serviceaccounts/token"}
+    else:
+        assert restricted(objects, "exporter") >= written
     for policy in objects.kinds("ValidatingAdmissionPolicy"):
         name, spec = policy["metadata"]["name"], policy["spec"]
         assert spec["failurePolicy"] == "Fail"
