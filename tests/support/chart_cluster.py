@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,20 @@ class Cluster:
         status, answer = self.call("POST", path, body)
         assert status == 201, answer
         return str(answer["status"]["token"])
+
+
+@contextlib.contextmanager
+def installed(documents: Iterable[Document]) -> Iterator[Cluster]:
+    """An API server with rendered objects in it, and the namespace of the chart."""
+    assets = controlplane.assets()
+    assert assets is not None
+    order = {"Namespace": 0, "CustomResourceDefinition": 1}
+    with controlplane.ControlPlane(assets) as plane:
+        cluster = Cluster(plane)
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        for document in sorted(documents, key=lambda document: order.get(document["kind"], 2)):
+            cluster.apply(document)
+        yield cluster
 
 
 def path_of(document: Document) -> str:

@@ -35,17 +35,13 @@ def note(line: Line) -> None:
 
 def write(body: Body) -> None:
     """Writes to stdout, unbuffered."""
-    _write(formatted(body))
+    sys.stdout.write(formatted(body))
+    sys.stdout.flush()
 
 
 def formatted(body: Body) -> str:
     """Returns the text that `write` writes."""
     return escaped(body, keep="\n\t") if isinstance(body, str) else rendered(body)
-
-
-def clear_screen() -> None:
-    """Clears the terminal and moves the cursor to the top."""
-    _write("\x1b[H\x1b[2J\x1b[3J")
 
 
 def encode(form: str) -> None:
@@ -70,8 +66,3 @@ def is_terminal() -> bool:
 def is_unicode() -> bool:
     """Whether stdout accepts more than ASCII."""
     return (sys.stdout.encoding or "").lower().startswith("utf")
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

@@ -216,8 +216,10 @@ async def test_kinds_are_those_of_the_api_server(run: Run, cluster: None, api: A
     body = json.dumps({"apiVersion": "apps/v1", "kind": "Deployment", **deployment}).encode()
     await api.request("POST", "/apis/apps/v1/namespaces/default/deployments", body=body)
     for name in ("deploy/web", "deployments.apps/web", "Deployment/web"):
-        answer = await run("fits", name, "-o", "jsonpath={.pod} {.fits}")
-        assert (answer.status, answer.out) == (0, "default/web 4"), answer.err
+        answer = await run("fits", name, "-o", "json")
+        assert answer.status == 0, answer.err
+        document = json.loads(answer.out)
+        assert (document["pod"], document["fits"]) == ("default/web", 4)
     answer = await run("fits", "nosuchkind/web")
     assert (answer.status, 'the server doesn\'t have a resource type "nosuchkind"' in answer.err) == (2, True), (
         answer.err
@@ -260,20 +262,3 @@ async def test_a_cluster_without_reports_and_one_without_an_api_server(
         assert answer.status == 2
         assert answer.out == ""
         assert "refused" in answer.err.splitlines()[-1]
-
-
-async def test_kubectl_completes_it(run: Run, cluster: None, tmp_path: Path) -> None:
-    hook = tmp_path / "bin" / "kubectl_complete-topowise"
-    hook.parent.mkdir()
-    hook.write_text((await run("completion", "kubectl")).out)
-    hook.chmod(0o755)
-    for words, expected in (
-        (["node", "n"], ["n1", "n2"]),
-        (["explain", ""], ["held", "late"]),
-        (["explain", "-n", "kube-s"], ["kube-system"]),
-        (["fits", "po/"], ["po/held", "po/late"]),
-        (["nodes", "n1", "n2"], ["n2"]),
-        (["nodes", "--context", ""], ["topowise-sandbox"]),
-    ):
-        answer = await run("topowise", *words, plugin="__complete")
-        assert answer.out.splitlines()[: len(expected)] == expected

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 CHART = REPOSITORY / "charts/topowise"
 HELM = REPOSITORY / "hack/helm"
 NAMESPACE = "topowise-system"
+RECIPES = ["", *sorted(path.stem for path in (CHART / "recipes").glob("*.yaml"))]
 
 Document = dict[str, Any]
 Render = Callable[..., "Rendered"]
@@ -100,8 +102,12 @@ def dashboard(chart: Path) -> Document:
 
 @pytest.fixture(scope="session")
 def render(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
-    """The objects of a values set: a recipe's name or none, and settings as --set takes them."""
+    """The objects of a values set: a recipe's name or none, and settings as --set takes them.
 
+    Equal sets are rendered once, so no test changes an object.
+    """
+
+    @cache
     def objects(recipe: str = "", *settings: str, kube_version: str = "1.36.2", api: str = "") -> Rendered:
         arguments = ["template", "topowise", str(CHART), f"--namespace={NAMESPACE}", f"--kube-version={kube_version}"]
         arguments += [f"--values={CHART}/recipes/{recipe}.yaml"] if recipe else []
@@ -118,7 +124,7 @@ def _documents(text: str) -> Iterator[Document]:
     return (item for item in yaml.load_all(text, _Strict) if item)
 
 
-class _Strict(yaml.SafeLoader):
+class _Strict(yaml.CSafeLoader):
     """Refuses what is there twice, as Kubernetes does where it is asked to look."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

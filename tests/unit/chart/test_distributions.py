@@ -18,40 +18,18 @@ Document = dict[str, Any]
 KUBELET = "/var/lib/kubelet"
 SNAP = "/var/snap/microk8s/common/var/lib/kubelet"
 FOLDER = Path(__file__).parents[3] / "charts/topowise/recipes/on"
+K3S, RKE2 = (f"/var/lib/rancher/{name}/agent/etc/kubelet.conf.d" for name in ("k3s", "rke2"))
+KUBERNETES, OPENSHIFT, EKS = "/etc/kubernetes", "/etc/openshift/kubelet.conf.d", "/etc/kubernetes/kubelet"
 # Name: is configz asked, the main file, the drop-ins, the kubelet's root, what is mounted beside root and /sys.
 DISTRIBUTIONS: dict[str, tuple[bool, str, str, str, set[str]]] = {
     "kubeadm": (False, f"{KUBELET}/config.yaml", "", KUBELET, set()),
     "kind": (False, f"{KUBELET}/config.yaml", "", KUBELET, set()),
-    "k3s": (
-        True,
-        "",
-        "/var/lib/rancher/k3s/agent/etc/kubelet.conf.d",
-        KUBELET,
-        {"/var/lib/rancher/k3s/agent/etc/kubelet.conf.d"},
-    ),
-    "rke2": (
-        True,
-        "",
-        "/var/lib/rancher/rke2/agent/etc/kubelet.conf.d",
-        KUBELET,
-        {"/var/lib/rancher/rke2/agent/etc/kubelet.conf.d"},
-    ),
+    "k3s": (True, "", K3S, KUBELET, {K3S}),
+    "rke2": (True, "", RKE2, KUBELET, {RKE2}),
     "microk8s": (True, "", "", SNAP, set()),
-    "talos": (False, "/etc/kubernetes/kubelet.yaml", "", KUBELET, {"/etc/kubernetes"}),
-    "openshift": (
-        False,
-        "/etc/kubernetes/kubelet.conf",
-        "/etc/openshift/kubelet.conf.d",
-        KUBELET,
-        {"/etc/kubernetes", "/etc/openshift/kubelet.conf.d"},
-    ),
-    "eks": (
-        True,
-        "/etc/kubernetes/kubelet/config.json",
-        "/etc/kubernetes/kubelet/config.json.d",
-        KUBELET,
-        {"/etc/kubernetes/kubelet"},
-    ),
+    "talos": (False, f"{KUBERNETES}/kubelet.yaml", "", KUBELET, {KUBERNETES}),
+    "openshift": (False, f"{KUBERNETES}/kubelet.conf", OPENSHIFT, KUBELET, {KUBERNETES, OPENSHIFT}),
+    "eks": (True, f"{EKS}/config.json", f"{EKS}/config.json.d", KUBELET, {EKS}),
     "gke": (False, "/home/kubernetes/kubelet-config.yaml", "", KUBELET, {"/home/kubernetes"}),
     "aks": (True, "/etc/default/kubeletconfig.json", "", KUBELET, {"/etc/default"}),
 }
@@ -65,7 +43,9 @@ def test_every_file_of_values_is_known_here() -> None:
 
 
 @each
-def test_what_is_read_is_mounted_where_the_kubelet_has_it(render: Any, name: str) -> None:
+def test_what_is_read_is_mounted_where_the_kubelet_has_it_and_configz_takes_the_small_right(
+    render: Any, name: str
+) -> None:
     has_configz, file, drop_ins, root, beside = DISTRIBUTIONS[name]
     objects = render(f"on/{name}")
     text = objects.named("ConfigMap", "topowise-exporter")["data"]["exporter.yaml"]
@@ -78,17 +58,16 @@ def test_what_is_read_is_mounted_where_the_kubelet_has_it(render: Any, name: str
     mounted = {volume["hostPath"]["path"]: places[volume["name"]] for volume in pod["volumes"] if "hostPath" in volume}
     assert mounted.pop("/sys") == "/host/sys"
     assert mounted == {path: path for path in {root, *beside}}
-
-
-@each
-def test_configz_is_asked_with_the_small_right_or_not_at_all(render: Any, name: str) -> None:
-    (role,) = [
-        role for role in render(f"on/{name}").kinds("ClusterRole") if role["metadata"]["name"].endswith("exporter")
-    ]
-    rights = {resource for rule in role["rules"] for resource in rule["resources"]}
-    assert ("nodes/configz" in rights) is DISTRIBUTIONS[name][0]
+    rights = {
+        resource
+        for role in objects.kinds("ClusterRole")
+        if role["metadata"]["name"].endswith("exporter")
+        for rule in role["rules"]
+        for resource in rule["resources"]
+    }
+    assert ("nodes/configz" in rights) is has_configz
     assert "nodes/proxy" not in rights
-    if DISTRIBUTIONS[name][0]:
+    if has_configz:
         with pytest.raises(ValueError, match="needs nodes/configz, which Kubernetes"):
             render(f"on/{name}", kube_version="1.32.1")
         assert render(f"on/{name}", "exporter.config.kubelet.configz.enabled=false", kube_version="1.32.1")

@@ -6,29 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-PAGES = ("install.md", "alerts.md")
 # The API server's and the kubelet's words.
 _FOREIGN = {"ResourceExhausted", "cannot patch resource", "Invalid"}
-
-
-def anchors(page: Path) -> set[str]:
-    """As a forge makes them of headings."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_links_lead_somewhere(repository: Path, name: str) -> None:
-    page = repository / "docs/how-to" / name
-    links = re.findall(r"\]\(([^)]+)\)", page.read_text())
-    assert links
-    for link in links:
-        path, _, anchor = link.partition("#")
-        target = (page.parent / path).resolve() if path else page
-        assert target.exists(), link
-        assert not anchor or anchor in anchors(target), link
 
 
 def test_quoted_words_match_the_code(repository: Path, chart: Path) -> None:
@@ -42,17 +21,6 @@ def test_quoted_words_match_the_code(repository: Path, chart: Path) -> None:
     quoted = {phrase.removesuffix(": ...") for phrase in re.findall(r'"([^"]+)"', " ".join(prose.split()))}
     assert len(quoted) > 5
     assert not {phrase for phrase in quoted - _FOREIGN if phrase not in shown}
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_values_that_pages_name_exist(repository: Path, chart: Path, name: str) -> None:
-    values = (chart / "values.yaml").read_text()
-    for path in re.findall(
-        r"`((?:exporter|scheduler|monitoring|networkPolicy|crds)\.[\w.]+)",
-        (repository / "docs/how-to" / name).read_text(),
-    ):
-        last = path.rpartition(".")[2]
-        assert re.search(rf"^\s*#?\s*{last}:|\b{last}: ", values, re.MULTILINE), path
 
 
 def test_kubeadm_is_given_the_whole_configuration(repository: Path, chart: Path) -> None:

@@ -9,18 +9,23 @@ import pytest
 import yaml
 
 from forbidden_rights import FOREIGN_ROLES, NEVER_RESOURCES, NEVER_VERBS
+from topowise.runtime import config
+from topowise_exporter.configuration import ExporterConfiguration
+from topowise_scheduler.configuration import SchedulerConfiguration
 
-Document = dict[str, Any]
+from .conftest import CHART, RECIPES, Document
 
+# Of test_objects_are_of_one_piece; a Role may be of another namespace.
+NAMESPACED = {"DaemonSet", "Deployment", "ConfigMap", "Secret", "Service", "ServiceAccount", "NetworkPolicy"}
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
-CHART = Path(__file__).parents[3] / "charts/topowise"
-RECIPES = ["", *sorted(path.stem for path in (CHART / "recipes").glob("*.yaml"))]
 EVERYTHING = (
     "crds.numatopology=true",
     "exporter.config.numatopology=true",
     "exporter.config.kubelet.configz.enabled=true",
     "exporter.config.notifyFile=/run/topowise/notify",
     "networkPolicy.egress.enabled=true",
+    "monitoring.monitor.enabled=true",
+    "monitoring.prometheusRule.enabled=true",
     "monitoring.dashboard.enabled=true",
     "scheduler.config.grpc.address=0.0.0.0",
     "scheduler.config.grpc.port=50051",
@@ -49,6 +54,33 @@ def pods(objects: Any) -> list[tuple[str, Document]]:
 
 def containers(pod: Document) -> list[Document]:
     return [*pod["containers"], *pod.get("initContainers", ())]
+
+
+def test_objects_are_of_one_piece(objects: Any) -> None:
+    names = [(item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]) for item in objects]
+    assert len(set(names)) == len(names)
+    for item in objects:
+        assert item["metadata"]["labels"]["app.kubernetes.io/part-of"] == "topowise"
+        if item["kind"] in NAMESPACED:
+            assert item["metadata"]["namespace"] == "topowise-system"
+    accounts = {item["metadata"]["name"] for item in objects.kinds("ServiceAccount")}
+    for workload in (*objects.kinds("DaemonSet"), *objects.kinds("Deployment")):
+        template = workload["spec"]["template"]
+        labels, pod = template["metadata"]["labels"], template["spec"]
+        assert workload["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        # By these two `kubectl topowise doctor` finds them.
+        assert labels["app.kubernetes.io/part-of"] == "topowise"
+        assert labels["app.kubernetes.io/component"] in workload["metadata"]["name"]
+        volumes = {item["name"]: item for item in pod["volumes"]}
+        for container in containers(pod):
+            assert {item["name"] for item in container["volumeMounts"]} <= volumes.keys()
+            assert container["resources"]["requests"]
+        assert all(objects.named("ConfigMap", it["configMap"]["name"]) for it in volumes.values() if "configMap" in it)
+        assert pod["serviceAccountName"] in accounts
+    for name, kind in (("exporter", ExporterConfiguration), ("scheduler", SchedulerConfiguration)):
+        for map_ in objects.kinds("ConfigMap"):
+            if map_["metadata"]["name"] == f"topowise-{name}":
+                config.parse(kind, map_["data"][f"{name}.yaml"].encode())
 
 
 def test_no_role_has_a_wildcard_or_reaches_beyond_its_name(objects: Any) -> None:
@@ -149,31 +181,6 @@ def test_a_token_is_mounted_where_it_is_used_and_nowhere_else(objects: Any) -> N
     for _, pod in pods(objects):
         for container in containers(pod):
             assert [mount["mountPath"] for mount in container["volumeMounts"]].count(TOKEN) == 1
-
-
-def test_an_exporter_writes_for_its_own_node_alone(objects: Any) -> None:
-    if not objects.kinds("DaemonSet"):
-        return
-    (policy,) = (item for item in objects.kinds("ValidatingAdmissionPolicy") if "own-node" in item["metadata"]["name"])
-    (binding,) = (
-        item for item in objects.kinds("ValidatingAdmissionPolicyBinding") if "own-node" in item["metadata"]["name"]
-    )
-    assert policy["spec"]["failurePolicy"] == "Fail"
-    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
-    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
-    written = {
-        resource
-        for role in objects.kinds("ClusterRole")
-        if role["metadata"]["name"].endswith("-exporter")
-        for rule in role["rules"]
-        if {"create", "patch", "update"} & set(rule["verbs"])
-        for resource in rule["resources"]
-    }
-    assert written <= set(rule["resources"])
-    (condition,) = policy["spec"]["matchConditions"]
-    (daemon,) = objects.kinds("DaemonSet")
-    account = daemon["spec"]["template"]["spec"]["serviceAccountName"]
-    assert condition["expression"].endswith(f':{daemon["metadata"]["namespace"]}:{account}"')
 
 
 def test_the_network_reaches_only_what_is_served(objects: Any) -> None:

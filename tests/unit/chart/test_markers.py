@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from chart_cluster import Cluster, Document, eventually
+from chart_cluster import Cluster, Document, eventually, installed
 from sandbox import controlplane
 
-ASSETS = controlplane.assets()
-if ASSETS is None:
+if controlplane.assets() is None:
     pytest.skip("no etcd and kube-apiserver in $KUBEBUILDER_ASSETS", allow_module_level=True)
 pytestmark = pytest.mark.apiserver
 
@@ -24,12 +23,7 @@ SIZES = {"cpu": "1", "memory": "1Gi"}
 @pytest.fixture(scope="module")
 def cluster(render: Any) -> Iterator[Cluster]:
     """An API server with the policy, and the namespaces "default" and "opted-in"."""
-    assert ASSETS is not None
-    with controlplane.ControlPlane(ASSETS) as plane:
-        cluster = Cluster(plane)
-        for document in render("", *ON):
-            if document["kind"].startswith("MutatingAdmissionPolicy"):
-                cluster.apply(document)
+    with installed(item for item in render("", *ON) if item["kind"].startswith("MutatingAdmissionPolicy")) as cluster:
         for name, labels in (("opted-in", OPTED_IN), ("default", {})):
             cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
         eventually(lambda: limits(cluster, made(cluster, pod("first"), "opted-in")) == [{**SIZES, MARKER: "1"}])
@@ -62,20 +56,22 @@ def limits(cluster: Cluster, admitted: Document, field: str = "containers") -> l
     return [it.get("limits", {}) for it in resources]
 
 
-def test_a_namespace_opts_in(cluster: Cluster) -> None:
-    admitted = made(cluster, pod("a", container("x", limits=SIZES), container("y", limits=SIZES)), "opted-in")
-    assert limits(cluster, admitted) == [{**SIZES, MARKER: "1"}] * 2
+@pytest.mark.parametrize(
+    ("labels", "namespace", "is_marked"),
+    [
+        ({}, "opted-in", True),
+        (OPTED_IN, "default", True),
+        (OPTED_IN, "opted-in", True),
+        ({}, "default", False),
+        ({"topowise.io/add-markers": "false"}, "default", False),
+    ],
+)
+def test_a_namespace_or_a_pod_opts_in(cluster: Cluster, labels: Document, namespace: str, is_marked: bool) -> None:
+    admitted = made(
+        cluster, pod("a", container("x", limits=SIZES), container("y", limits=SIZES), labels=labels), namespace
+    )
+    assert limits(cluster, admitted) == [{**SIZES, MARKER: "1"} if is_marked else SIZES] * 2
     assert admitted["status"]["qosClass"] == "Guaranteed"
-
-
-def test_a_pod_opts_in(cluster: Cluster) -> None:
-    assert limits(cluster, made(cluster, pod("a", labels=OPTED_IN))) == [{**SIZES, MARKER: "1"}]
-    assert limits(cluster, made(cluster, pod("a", labels=OPTED_IN), "opted-in")) == [{**SIZES, MARKER: "1"}]
-
-
-def test_other_pods_are_as_they_were(cluster: Cluster) -> None:
-    assert limits(cluster, made(cluster, pod("a"))) == [SIZES]
-    assert limits(cluster, made(cluster, pod("a", labels={"topowise.io/add-markers": "false"}))) == [SIZES]
 
 
 def test_init_containers_and_sidecars_get_markers(cluster: Cluster) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chart_cluster import NAMESPACE, Cluster, Document, eventually, path_of
+from chart_cluster import NAMESPACE, Cluster, Document, eventually, installed, path_of
 from forbidden_rights import FOREIGN_ROLES, NEVER_RESOURCES, NEVER_VERBS
 from sandbox import controlplane, stock_scheduler
 from sandbox.processes import Process, free_ports
@@ -45,12 +45,7 @@ ON = ["on/gke", "on/openshift"]
 @pytest.fixture(scope="module")
 def cluster(default: Any) -> Iterator[Cluster]:
     """With the chart's default objects in it."""
-    assert ASSETS is not None
-    with controlplane.ControlPlane(ASSETS) as plane:
-        cluster = Cluster(plane)
-        order = {"Namespace": 0, "CustomResourceDefinition": 1}
-        for document in sorted(default, key=lambda item: order.get(item["kind"], 2)):
-            cluster.apply(document)
+    with installed(default) as cluster:
         for name in ("metal-0", "metal-1"):
             node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
             cluster.call("POST", "/api/v1/nodes", node)
@@ -80,48 +75,6 @@ def test_the_number_of_replicas_can_be_changed(cluster: Cluster, render: Any) ->
         cluster.apply(deployment)
         _, scale = cluster.call("GET", path_of(deployment))
         assert (scale["spec"]["replicas"], scale["spec"]["strategy"]["type"]) == (replicas, strategy)
-
-
-@pytest.mark.parametrize(
-    ("account", "group", "resource", "verb", "namespace", "allowed"),
-    [
-        ("exporter", "topology.node.k8s.io", "noderesourcetopologies", "patch", "", True),
-        ("exporter", "topology.node.k8s.io", "noderesourcetopologies", "delete", "", False),
-        ("exporter", "topology.node.k8s.io", "noderesourcetopologies", "watch", "", True),
-        ("exporter", "topology.node.k8s.io", "noderesourcetopologies", "update", "", False),
-        ("exporter", "", "pods", "list", "", False),
-        ("exporter", "", "secrets", "get", "default", False),
-        ("scheduler", "topology.node.k8s.io", "noderesourcetopologies", "watch", "", True),
-        ("scheduler", "topology.node.k8s.io", "noderesourcetopologies", "patch", "", False),
-        ("scheduler", "policy", "poddisruptionbudgets", "list", "", True),
-        ("scheduler", "", "pods/binding", "create", "default", True),
-        ("scheduler", "", "pods", "patch", "default", False),
-        ("scheduler", "coordination.k8s.io", "leases", "create", NAMESPACE, True),
-        ("scheduler", "", "secrets", "list", "", False),
-        ("scheduler", "", "pods", "delete", "default", False),
-        ("scheduler", "", "pods/eviction", "create", "default", False),
-        ("scheduler", "", "pods/status", "patch", "default", True),
-        ("scheduler", "", "persistentvolumes", "update", "", False),
-        ("scheduler", "", "serviceaccounts/token", "create", NAMESPACE, False),
-        ("kube-scheduler", "", "pods", "delete", "default", True),
-        ("kube-scheduler", "", "serviceaccounts/token", "create", "default", False),
-        ("kube-scheduler", "coordination.k8s.io", "leases", "create", NAMESPACE, True),
-        ("kube-scheduler", "topology.node.k8s.io", "noderesourcetopologies", "list", "", False),
-    ],
-)
-def test_rights(
-    cluster: Cluster, account: str, group: str, resource: str, verb: str, namespace: str, allowed: bool
-) -> None:
-    main, _, sub = resource.partition("/")
-    attributes = {"group": group, "resource": main, "subresource": sub, "verb": verb, "namespace": namespace}
-    user = f"system:serviceaccount:{NAMESPACE}:topowise-{account}"
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": user, "resourceAttributes": attributes},
-    }
-    _, answer = cluster.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
-    assert answer["status"]["allowed"] is allowed
 
 
 def test_roles_that_kubernetes_makes_have_what_is_written_down_of_them(cluster: Cluster) -> None:
@@ -156,13 +109,8 @@ def test_an_exporter_writes_for_its_own_node_only(cluster: Cluster) -> None:
     token = cluster.token("topowise-exporter", created)
 
     def publish(name: str, with_token: str) -> tuple[int, Document]:
-        topology = {
-            "apiVersion": "topology.node.k8s.io/v1alpha2",
-            "kind": "NodeResourceTopology",
-            "metadata": {"name": name},
-            "zones": [{"name": "node-0", "type": "Node"}],
-        }
-        return cluster.call("PATCH", f"{path_of(topology)}?fieldManager=topowise-exporter", topology, token=with_token)
+        report = topology(name, "8")
+        return cluster.call("PATCH", f"{path_of(report)}?fieldManager=topowise-exporter", report, token=with_token)
 
     # A policy takes effect some moments after it was made.
     status, answer = eventually(lambda: (got := publish("metal-1", token))[0] >= 400 and got)
@@ -191,17 +139,12 @@ def test_only_accounts_that_the_policy_names_write_reports(cluster: Cluster, ren
         item for item in documents if "AdmissionPolicy" in item["kind"] and "only-writers" in item["metadata"]["name"]
     ]
     assert len(policies) == 2
-    topology = {
-        "apiVersion": "topology.node.k8s.io/v1alpha2",
-        "kind": "NodeResourceTopology",
-        "metadata": {"name": "metal-9"},
-        "zones": [{"name": "node-0", "type": "Node"}],
-    }
+    report = topology("metal-9", "8")
 
     def write(account: str, method: str = "PATCH") -> tuple[int, Document]:
         query = f"?fieldManager={account}&force=true" if method == "PATCH" else ""
-        body = topology if method == "PATCH" else None
-        return cluster.call(method, path_of(topology) + query, body, token=cluster.token(account))
+        body = report if method == "PATCH" else None
+        return cluster.call(method, path_of(report) + query, body, token=cluster.token(account))
 
     assert write("tenant")[0] in (200, 201)
     try:
@@ -331,50 +274,43 @@ def place(cluster: Cluster, name: str, scheduler_name: str, logs: list[Path]) ->
         pytest.fail("\n".join(log.read_text()[-3000:] for log in logs))
 
 
-def test_the_chart_s_own_scheduler_places_a_pod(cluster: Cluster, default: Any, tmp_path: Path) -> None:
-    files = default.named("ConfigMap", "topowise-scheduler")["data"]
-    service, scheduler = yaml.safe_load(files["scheduler.yaml"]), yaml.safe_load(files["kube-scheduler.yaml"])
-    (port,) = free_ports(1)
-    service["extender"]["port"] = port
-    service["readOnly"] = {"port": 0}
-    scheduler["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
-    with ExitStack() as stack:
-        logs = start(stack, cluster, tmp_path, service, scheduler)
-        assert place(cluster, "own", scheduler["profiles"][0]["schedulerName"], logs) in ("metal-0", "metal-1")
-        leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-        holders = {lease["metadata"]["name"] for lease in cluster.call("GET", leases)[1]["items"]}
-        assert holders == {"topowise-scheduler", "topowise-scheduler-requeue"}
-    for log in logs:
-        assert "forbidden" not in log.read_text()
-
-
-def topology(name: str, free: str) -> Document:
-    """An NRT object with policy single-numa-node and the given number of free CPUs."""
-    cpu = {"name": "cpu", "capacity": "8", "allocatable": "8", "available": free}
+def topology(name: str, *free: str) -> Document:
+    """An NRT object with policy single-numa-node and the numbers of free CPUs of its NUMA nodes."""
+    cpu = {"name": "cpu", "capacity": "8", "allocatable": "8"}
     return {
         "apiVersion": "topology.node.k8s.io/v1alpha2",
         "kind": "NodeResourceTopology",
         "metadata": {"name": name},
         "attributes": [{"name": "topologyManagerPolicy", "value": "single-numa-node"}],
-        "zones": [{"name": "node-0", "type": "Node", "resources": [cpu]}],
+        "zones": [
+            {"name": f"node-{at}", "type": "Node", "resources": [{**cpu, "available": cpus}]}
+            for at, cpus in enumerate(free)
+        ],
     }
 
 
-def test_a_report_alone_requeues_a_pod_with_the_default_rights(cluster: Cluster, default: Any, tmp_path: Path) -> None:
-    """kube-scheduler looks at the pod again for the annotation; without it, only after five minutes."""
-    for name in ("metal-0", "metal-1"):
-        cluster.apply(topology(name, "1"))
+def test_the_chart_s_own_scheduler_places_a_pod_and_a_report_alone_requeues_another(
+    cluster: Cluster, default: Any, tmp_path: Path
+) -> None:
+    """With the default rights. For the annotation kube-scheduler looks at the pod again, otherwise after 5 minutes."""
     files = default.named("ConfigMap", "topowise-scheduler")["data"]
     service, scheduler = yaml.safe_load(files["scheduler.yaml"]), yaml.safe_load(files["kube-scheduler.yaml"])
     (port,) = free_ports(1)
     service["extender"]["port"] = port
     service["readOnly"] = {"port": 0}
     scheduler["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
+    own = scheduler["profiles"][0]["schedulerName"]
     path = "/api/v1/namespaces/default/pods/requeued"
     try:
         with ExitStack() as stack:
             logs = start(stack, cluster, tmp_path, service, scheduler)
-            make(cluster, "requeued", scheduler["profiles"][0]["schedulerName"])
+            assert place(cluster, "own", own, logs) in ("metal-0", "metal-1")
+            leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+            holders = {lease["metadata"]["name"] for lease in cluster.call("GET", leases)[1]["items"]}
+            assert holders == {"topowise-scheduler", "topowise-scheduler-requeue"}
+            for name in ("metal-0", "metal-1"):
+                cluster.apply(topology(name, "1"))
+            make(cluster, "requeued", own)
             eventually(lambda: cluster.call("GET", path)[1]["status"].get("conditions"), 60)
             assert "nodeName" not in cluster.call("GET", path)[1]["spec"]
             cluster.apply(topology("metal-1", "8"))
@@ -385,7 +321,7 @@ def test_a_report_alone_requeues_a_pod_with_the_default_rights(cluster: Cluster,
             assert "forbidden" not in log.read_text()
     finally:
         for name in ("metal-0", "metal-1"):
-            cluster.call("DELETE", path_of(topology(name, "1")))
+            cluster.call("DELETE", path_of(topology(name)))
 
 
 def test_a_scheduler_elsewhere_places_a_pod_over_mutual_tls(cluster: Cluster, render: Any, tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """RBAC gives exactly what the code asks of the API server: every request in it is listed here, and found by reading it.
 
-A new request in the code fails `test_every_request_in_the_code_is_listed` until its right is listed here.
+A new request in the code fails `test_every_request_in_the_code_is_listed` until its right is listed here. That the
+rights suffice, and what policies refuse, is shown on a real API server by test_writes_on_a_cluster.py.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,125 +23,177 @@ from topowise_scheduler.preemption import Budgets
 
 Document = dict[str, Any]
 Right = tuple[str, str, str]
-"""API group, resource, verb."""
+"""Role, "resource.group", verb."""
 
-NRT = nrt.PATH.split("/")[2], nrt.PATH.rpartition("/")[2]
-NUMATOPOLOGY = numatopology.PATH.split("/")[2], numatopology.PATH.rpartition("/")[2]
-LEASES = "coordination.k8s.io", "leases"
 
-# Module, and the method of a request in it -> the rights it takes. Server-side apply creates what is not there.
-EXPORTER: dict[tuple[str, str], set[Right]] = {
-    ("topowise_exporter/publish/writer.py", "PATCH"): {(*NRT, "patch"), (*NRT, "create")},
-    ("topowise_exporter/publish/writer.py", "GET"): {(*NRT, "get"), ("", "nodes", "get")},
-}
-SLICES = "resource.k8s.io", "resourceslices"
-# By topowise/kube/reflector.py.
-OWN_WATCH: set[Right] = {(*NRT, "list"), (*NRT, "watch")}
-EXPORTER_WATCHES: set[Right] = OWN_WATCH | {(*SLICES, "list"), (*SLICES, "watch")}
-PLACEMENTS: dict[tuple[str, str], set[Right]] = {
-    ("topowise_exporter/annotator.py", "PATCH"): {("", "pods", "patch")},
-    ("topowise_exporter/annotator.py", "GET"): {("", "pods", "list")},
-}
-WATCHED = {NRT, ("", "nodes"), ("", "pods"), ("policy", "poddisruptionbudgets")}
-SCHEDULER: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/leader/events.py", "POST"): {("events.k8s.io", "events", "create")},
-    ("topowise/kube/reflector.py", "GET"): {(*resource, "list") for resource in WATCHED},
-    ("topowise/kube/reflector.py", "stream"): {(*resource, "watch") for resource in WATCHED},
-    ("topowise_scheduler/extender/explaining.py", "GET"): {("", "pods", "get")},
-    ("topowise_scheduler/extender/binding.py", "GET"): {("", "pods", "get")},
-    ("topowise_scheduler/extender/binding.py", "POST"): {("", "pods/binding", "create")},
-    ("topowise_scheduler/leader/requeue.py", "PATCH"): {("", "pods/status", "patch")},
-}
-# With config.startupTaint, config.refusedPods and config.preemptor.
-STARTUP_TAINT: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/leader/startup_taint.py", "GET"): {("", "nodes", "get")},
-    ("topowise_scheduler/leader/startup_taint.py", "PATCH"): {("", "nodes", "patch")},
-}
-REFUSED_PODS: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/leader/refused_pods.py", "GET"): {("", "pods", "get")},
-    ("topowise_scheduler/leader/refused_pods.py", "DELETE"): {("", "pods", "delete")},
-}
-WAITING_PODS: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/leader/waiting_pods.py", "PATCH"): {("", "pods/status", "patch")},
-}
-# Of the nominator and the preemptor.
-NOMINATION: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/leader/nomination.py", "PATCH"): {("", "pods/status", "patch")},
-}
-PREEMPTOR: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/leader/preemptor.py", "GET"): {("", "pods", "get")},
-    ("topowise_scheduler/leader/evictions.py", "POST"): {("", "pods/eviction", "create")},
-}
-# In the namespace of the placeholders, except the status and the daemon pods of a node.
-SCALE_UP: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/leader/scale_up.py", "GET"): {("", "pods", "list")},
-    ("topowise_scheduler/leader/scale_up.py", "POST"): {("", "pods", "create")},
-    ("topowise_scheduler/leader/scale_up.py", "DELETE"): {("", "pods", "delete")},
-}
-SCALE_UP_STATUS: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/leader/scale_up.py", "PATCH"): {("", "pods/status", "patch")},
-    ("topowise_scheduler/leader/pod_lists.py", "GET"): {("", "pods", "list")},
-}
-# With Karpenter.
-KNOWN_NODES: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/leader/known_nodes.py", "PATCH"): {("", "nodes", "patch")},
-}
-SCALE_DOWN_GUARD: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/leader/scale_down_guard.py", "PATCH"): {("", "nodes", "patch")},
-    ("topowise_scheduler/leader/pod_lists.py", "GET"): {("", "pods", "list")},
-}
-# The Workloads are listed and watched by a reflector of the controller.
-KUEUE_GROUP = "kueue.x-k8s.io"
-KUEUE: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/leader/admission_checks.py", "GET"): {
-        (KUEUE_GROUP, "admissionchecks", "list"),
-        (KUEUE_GROUP, "resourceflavors", "list"),
+def named(path: str) -> str:
+    """The "resource.group" of a path of the API server."""
+    group, resource = path.split("/")[2] if path.startswith("/apis/") else "", path.rpartition("/")[2]
+    return f"{resource}.{group}" if group else resource
+
+
+NRT, NUMATOPOLOGY = named(nrt.PATH), named(numatopology.PATH)
+LEASES, SLICES, KUEUE = "leases.coordination.k8s.io", "resourceslices.resource.k8s.io", "kueue.x-k8s.io"
+EVICTION, STATUS = "create pods/eviction", "patch pods/status"
+PLACEHOLDERS, STEERING = "topowise-scheduler-placeholders", "topowise-scheduler-steering"
+# A watch of topowise/kube/reflector.py, and rights that no request of a module of ours takes by itself.
+WATCH, BESIDE = "reflector", ""
+WATCHED = (NRT, "nodes", "pods", "poddisruptionbudgets.policy")
+CLAIMED = (SLICES, "resourceclaims.resource.k8s.io", "deviceclasses.resource.k8s.io")
+ELECTION = {"topowise/kube/lease.py ?": f"get,create,update {LEASES}"}
+
+# By what switches them on, as docs/threat-model.md has it: settings of the chart, and the rights of each request, which
+# is a module and a method; "in ROLE" is a Role of the namespace. Server-side apply creates what is not there.
+SWITCHES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
+    "exporter": {
+        "always": (
+            "",
+            {
+                "topowise_exporter/publish/writer.py PATCH": f"patch,create {NRT}",
+                "topowise_exporter/publish/writer.py GET": f"get {NRT}; get nodes",
+                WATCH: f"list,watch {NRT}",
+            },
+        ),
+        "config.resourceSlices": ("exporter.config.resourceSlices=true", {WATCH: f"list,watch {SLICES}"}),
+        "config.numatopology": (
+            "exporter.config.numatopology=true",
+            {BESIDE: f"get,create,patch {NUMATOPOLOGY}"},
+        ),
+        "config.podPlacements": (
+            "exporter.config.podPlacements=true",
+            {"topowise_exporter/annotator.py PATCH": "patch pods", "topowise_exporter/annotator.py GET": "list pods"},
+        ),
+        "steering.enabled": (
+            "steering.enabled=true",
+            {
+                "topowise_exporter/steering/lease.py PATCH": f"patch {LEASES} in topowise-exporter",
+                WATCH: f"list,watch {LEASES} in topowise-exporter",
+            },
+        ),
+        "config.kubelet.configz": (
+            "exporter.config.kubelet.configz.enabled=true",
+            {BESIDE: "get nodes/configz; get nodes/metrics"},
+        ),
     },
-    ("topowise_scheduler/leader/admission_checks.py", "PATCH"): {
-        (KUEUE_GROUP, "workloads/status", "patch"),
-        (KUEUE_GROUP, "admissionchecks/status", "patch"),
+    "scheduler": {
+        "always": (
+            "",
+            {
+                "topowise_scheduler/leader/events.py POST": "create events.events.k8s.io",
+                "topowise/kube/reflector.py GET": "; ".join(f"list {resource}" for resource in WATCHED),
+                "topowise/kube/reflector.py stream": "; ".join(f"watch {resource}" for resource in WATCHED),
+                "topowise_scheduler/extender/explaining.py GET": "get pods",
+                "topowise_scheduler/extender/binding.py GET": "get pods",
+            },
+        ),
+        "scheduler.extender.bind": (
+            "scheduler.extender.bind=true",
+            {"topowise_scheduler/extender/binding.py POST": "create pods/binding"},
+        ),
+        "config.requeue": (
+            "scheduler.config.requeue.enabled=true",
+            {"topowise_scheduler/leader/requeue.py PATCH": STATUS},
+        ),
+        "config.nominator": (
+            "scheduler.config.nominator.enabled=true",
+            {"topowise_scheduler/leader/nomination.py PATCH": STATUS},
+        ),
+        "config.waitingPods": (
+            "scheduler.config.waitingPods.tell=true",
+            {"topowise_scheduler/leader/waiting_pods.py PATCH": STATUS},
+        ),
+        "config.preemptor": (
+            "scheduler.config.preemptor.enabled=true",
+            {
+                "topowise_scheduler/leader/nomination.py PATCH": STATUS,
+                "topowise_scheduler/leader/preemptor.py GET": "get pods",
+                "topowise_scheduler/leader/evictions.py POST": EVICTION,
+            },
+        ),
+        "config.refusedPods": (
+            "scheduler.config.refusedPods.delete=true",
+            {
+                "topowise_scheduler/leader/refused_pods.py GET": "get pods",
+                "topowise_scheduler/leader/refused_pods.py DELETE": "delete pods",
+            },
+        ),
+        "config.startupTaint": (
+            "scheduler.config.startupTaint.enabled=true",
+            {
+                "topowise_scheduler/leader/startup_taint.py GET": "get nodes",
+                "topowise_scheduler/leader/startup_taint.py PATCH": "patch nodes",
+            },
+        ),
+        "config.scaleDownGuard": (
+            "scheduler.config.scaleDownGuard.enabled=true",
+            {
+                "topowise_scheduler/leader/scale_down_guard.py PATCH": "patch nodes",
+                "topowise_scheduler/leader/pod_lists.py GET": "list pods",
+            },
+        ),
+        "config.scaleUp": (
+            "scheduler.config.scaleUp.enabled=true",
+            {
+                "topowise_scheduler/leader/scale_up.py GET": f"list pods in {PLACEHOLDERS}",
+                "topowise_scheduler/leader/scale_up.py POST": f"create pods in {PLACEHOLDERS}",
+                "topowise_scheduler/leader/scale_up.py DELETE": f"delete pods in {PLACEHOLDERS}",
+                "topowise_scheduler/leader/scale_up.py PATCH": STATUS,
+                # The daemon pods of a node.
+                "topowise_scheduler/leader/pod_lists.py GET": "list pods",
+            },
+        ),
+        "config.kueue": (
+            "scheduler.config.kueue.enabled=true",
+            {
+                "topowise_scheduler/leader/admission_checks.py GET": (
+                    f"list admissionchecks.{KUEUE}; list resourceflavors.{KUEUE}"
+                ),
+                "topowise_scheduler/leader/admission_checks.py PATCH": (
+                    f"patch workloads/status.{KUEUE}; patch admissionchecks/status.{KUEUE}"
+                ),
+                WATCH: f"list,watch workloads.{KUEUE}",
+            },
+        ),
+        # The Node owns the Lease of requests to the marker plug-in.
+        "steering.enabled": (
+            "steering.enabled=true",
+            {
+                "topowise_scheduler/extender/steering.py GET": "get nodes",
+                "topowise_scheduler/extender/steering.py PATCH": f"create,patch {LEASES} in {STEERING}",
+                WATCH: f"list,watch {LEASES} in {STEERING}",
+            },
+        ),
+        # The version of the API server can be read by every account.
+        "config.resourceClaims": (
+            "scheduler.config.resourceClaims.enabled=true",
+            {
+                "topowise_scheduler/extender/claims.py GET": "get resourceclaims.resource.k8s.io",
+                "topowise_scheduler/daemon/scheduler_version.py GET": "",
+                WATCH: "; ".join(f"list,watch {resource}" for resource in CLAIMED),
+            },
+        ),
+        "more than one replica": (
+            "scheduler.replicas=2",
+            {request: f"{rights} in topowise-scheduler" for request, rights in ELECTION.items()},
+        ),
     },
+    # Of kube-scheduler's account, in mode own.
+    "token": {"always": ("", {"topowise/kube/account_token.py POST": "create serviceaccounts/token"})},
 }
-KUEUE_WATCH: set[Right] = {(KUEUE_GROUP, "workloads", "list"), (KUEUE_GROUP, "workloads", "watch")}
-ELECTION: dict[tuple[str, str], set[Right]] = {
-    ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
-}
-# Of the service's requests to marker plug-ins; an apply creates the Lease. Its reflector lists and watches them.
-STEERING_REQUESTS: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/extender/steering.py", "PATCH"): {(*LEASES, "create"), (*LEASES, "patch")},
-}
-# The Node owns the Lease.
-STEERING_OWNERS: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/extender/steering.py", "GET"): {("", "nodes", "get")},
-}
-STEERING_REQUESTS_WATCH: set[Right] = {(*LEASES, "list"), (*LEASES, "watch")}
-# Of the marker plug-in.
-STEERING: dict[tuple[str, str], set[Right]] = {
-    ("topowise_exporter/steering/lease.py", "PATCH"): {(*LEASES, "patch")},
-}
-STEERING_WATCH: set[Right] = {(*LEASES, "list"), (*LEASES, "watch")}
-# Of claims. The version of the API server can be read by every account.
-CLAIMS: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/extender/claims.py", "GET"): {("resource.k8s.io", "resourceclaims", "get")},
-    ("topowise_scheduler/daemon/scheduler_version.py", "GET"): set(),
-}
-CLAIMS_WATCH: set[Right] = {
-    ("resource.k8s.io", resource, verb)
-    for resource in ("resourceslices", "resourceclaims", "deviceclasses")
-    for verb in ("list", "watch")
-}
-# With kube-scheduler's account, in mode own.
-TOKENS: dict[tuple[str, str], set[Right]] = {
-    ("topowise/kube/account_token.py", "POST"): {("", "serviceaccounts/token", "create")},
-}
-
-
+SCALE_UP = SWITCHES["scheduler"]["config.scaleUp"]
+SWITCHES["scheduler"]["config.scaleUp` with `karpenter"] = (
+    f"{SCALE_UP[0]},scheduler.config.scaleUp.autoscaler=karpenter",
+    {**SCALE_UP[1], "topowise_scheduler/leader/known_nodes.py PATCH": "patch nodes"},
+)
+LEAST = (
+    *("scheduler.extender.bind=false", "scheduler.config.requeue.enabled=false", "scheduler.replicas=1"),
+    "exporter.config.resourceSlices=false",
+)
 OBJECTS = {"read": "GET", "create": "POST", "patch": "PATCH", "delete": "DELETE"}
 
 
-def requests(repository: Path) -> set[tuple[str, str]]:
-    """(module, method) of every call of Api.request and Api.stream, also by leader/objects.py."""
-    calls = set()
+def requests(repository: Path) -> Iterator[str]:
+    """Module and method of every call of Api.request and Api.stream, also by leader/objects.py."""
     for package in ("exporter", "plugin", "proto"):
         for path in (repository / package).rglob("*.py"):
             # The kubectl plug-in has the rights of its user.
@@ -148,21 +202,20 @@ def requests(repository: Path) -> set[tuple[str, str]]:
             for call in ast.walk(ast.parse(path.read_text())):
                 if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
                     continue
-                owner = ast.unparse(call.func.value)
+                owner, module = ast.unparse(call.func.value), path.relative_to(repository / package)
                 if owner == "objects" and "leader" in path.parts:
-                    calls.add((str(path.relative_to(repository / package)), OBJECTS[call.func.attr]))
+                    yield f"{module} {OBJECTS[call.func.attr]}"
                 if call.func.attr not in ("request", "stream") or owner.rpartition(".")[2] not in ("api", "_api"):
                     continue
                 first = call.args[0]
-                method = first.value if isinstance(first, ast.Constant) else "?"
-                name = "stream" if call.func.attr == "stream" else str(method)
-                calls.add((str(path.relative_to(repository / package)), name))
-    return calls
+                method = str(first.value) if isinstance(first, ast.Constant) else "?"
+                yield f"{module} {'stream' if call.func.attr == 'stream' else method}"
 
 
 def rights(*roles: Document) -> set[Right]:
+    """The rights of roles; those of a ClusterRole have the role ""."""
     return {
-        (group, resource, verb)
+        (role["metadata"]["name"] if role["kind"] == "Role" else "", f"{resource}.{group}".removesuffix("."), verb)
         for role in roles
         for rule in role["rules"]
         for group in rule["apiGroups"]
@@ -171,53 +224,81 @@ def rights(*roles: Document) -> set[Right]:
     }
 
 
-def needs(calls: dict[tuple[str, str], set[Right]]) -> set[Right]:
-    return set().union(*calls.values())
+def needs(component: str, *switches: str) -> set[Right]:
+    """What the requests of switches take."""
+    taken = set()
+    for switch in ("always", *switches):
+        for listed in SWITCHES[component][switch][1].values():
+            for text in filter(None, listed.split("; ")):
+                right, _, role = text.partition(" in ")
+                verbs, _, resource = right.partition(" ")
+                taken |= {(role, resource, verb) for verb in verbs.split(",")}
+    return taken
+
+
+def of_cluster(taken: set[Right]) -> set[Right]:
+    return {right for right in taken if not right[0]}
+
+
+def roles_of(objects: Any, component: str) -> list[Document]:
+    names = {f"topowise-{component}", *(role for role, _, _ in needs(component, *SWITCHES[component]))}
+    roles = [role for role in objects.kinds("Role") if role["metadata"]["name"] in names]
+    return [objects.named("ClusterRole", f"topowise-{component}"), *roles]
+
+
+def restricted(objects: Any, component: str = "scheduler") -> set[str]:
+    """The resources whose writes a policy of the component limits."""
+    return {
+        resource
+        for policy in objects.kinds("ValidatingAdmissionPolicy")
+        if policy["metadata"]["labels"]["app.kubernetes.io/component"] == component
+        for rule in policy["spec"]["matchConstraints"]["resourceRules"]
+        for resource in rule["resources"]
+    }
+
+
+def written_down(repository: Path, component: str) -> dict[str, set[tuple[str, str]]]:
+    """By what switches a row on, the resources and verbs that the page's table of a component names."""
+    page = (repository / "docs/threat-model.md").read_text()
+    section = page.partition("### What a thief of a token can do")[2].partition("\n### ")[0]
+    table = section.partition(f"**topowise-{component}**")[2].partition("\n**")[0]
+    rows: dict[str, set[tuple[str, str]]] = {}
+    for switch, cell in re.findall(r"^\| ([^|]+) \| (`[^|]+) \|[^|]+\|[^|]+\|$", table, re.MULTILINE):
+        for right in cell.split(", "):
+            *verbs, resource = re.findall(r"`([^`]+)`", right)
+            rows.setdefault(switch.strip("`"), set()).update((resource, verb) for verb in verbs)
+    return rows
 
 
 def test_every_request_in_the_code_is_listed(repository: Path) -> None:
-    by_controller = (
-        STARTUP_TAINT,
-        REFUSED_PODS,
-        WAITING_PODS,
-        NOMINATION,
-        PREEMPTOR,
-        SCALE_UP,
-        SCALE_UP_STATUS,
-        KNOWN_NODES,
-        SCALE_DOWN_GUARD,
-        KUEUE,
-        ELECTION,
-        TOKENS,
-        STEERING_REQUESTS,
-        STEERING_OWNERS,
-        STEERING,
-        CLAIMS,
-    )
-    known = (EXPORTER, PLACEMENTS, SCHEDULER, *by_controller)
-    assert requests(repository) == set().union(*(calls.keys() for calls in known))
+    listed = {
+        request for rows in SWITCHES.values() for _, calls in rows.values() for request in calls if " " in request
+    }
+    assert set(requests(repository)) == listed
 
 
 def test_every_watched_collection_is_listed() -> None:
     nothing: Any = None
-    paths = {source._path for source in watch.reflectors(nothing, nothing, Records(), Budgets(), watch.Nodes())}
-    assert {(path.split("/")[2] if path.startswith("/apis/") else "", path.split("/")[-1]) for path in paths} == WATCHED
+    sources = watch.reflectors(nothing, nothing, Records(), Budgets(), watch.Nodes())
+    assert {named(source._path) for source in sources} == set(WATCHED)
+    assert {named(source._path) for source in claim_watch.reflectors(nothing, nothing)} == set(CLAIMED)
+    assert {named(path) for path in PATHS} == {SLICES}
 
 
-def test_the_exporter_may_do_what_it_does_and_no_more(default: Any) -> None:
-    assert rights(default.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | EXPORTER_WATCHES
+def test_accounts_may_do_what_they_do_by_default_and_no_more(default: Any) -> None:
+    assert rights(*roles_of(default, "exporter")) == needs("exporter", "config.resourceSlices")
+    on = ("scheduler.extender.bind", "config.requeue", "more than one replica")
+    assert rights(*roles_of(default, "scheduler")) == needs("scheduler", *on)
+    (leases,) = (role for role in roles_of(default, "scheduler") if role["kind"] == "Role")
+    assert resource_names(leases) == [["topowise-scheduler-requeue"]]
+    assert bound(default, "topowise-scheduler") == {
+        ("ClusterRole", "topowise-scheduler", ""),
+        ("Role", "topowise-scheduler", "topowise-system"),
+    }
 
 
-def test_the_exporter_watches_what_it_may_in_every_version() -> None:
-    assert {(path.split("/")[2], path.rpartition("/")[2]) for path in PATHS} == {SLICES}
-
-
-def test_the_scheduler_may_do_what_it_does_and_no_more(default: Any) -> None:
-    assert rights(default.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER)
-    leases = default.named("Role", "topowise-scheduler")
-    assert rights(leases) == needs(ELECTION)
-    named = [rule["resourceNames"] for rule in leases["rules"] if rule["verbs"] != ["create"]]
-    assert named == [["topowise-scheduler-requeue"]]
+def resource_names(role: Document) -> list[list[str]]:
+    return [rule["resourceNames"] for rule in role["rules"] if rule["verbs"] != ["create"]]
 
 
 def test_the_kube_scheduler_has_the_roles_of_the_clusters_own(default: Any) -> None:
@@ -229,18 +310,11 @@ def test_the_kube_scheduler_has_the_roles_of_the_clusters_own(default: Any) -> N
         ("Role", "topowise-scheduler-token", "topowise-system"),
     }
     token = default.named("Role", "topowise-scheduler-token")
-    assert rights(token) == needs(TOKENS)
+    assert {right[1:] for right in rights(token)} == {right[1:] for right in needs("token")}
     assert [rule["resourceNames"] for rule in token["rules"]] == [["topowise-scheduler"]]
     lease = default.named("Role", "topowise-kube-scheduler")
-    assert rights(lease) == needs(ELECTION)
-    assert [rule["resourceNames"] for rule in lease["rules"] if rule["verbs"] != ["create"]] == [["topowise-scheduler"]]
-
-
-def test_the_service_has_no_role_of_the_kube_scheduler_beside_it(default: Any) -> None:
-    assert bound(default, "topowise-scheduler") == {
-        ("ClusterRole", "topowise-scheduler", ""),
-        ("Role", "topowise-scheduler", "topowise-system"),
-    }
+    assert {right[1:] for right in rights(lease)} == {(LEASES, verb) for verb in ("get", "create", "update")}
+    assert resource_names(lease) == [["topowise-scheduler"]]
 
 
 def bound(objects: Any, account: str) -> set[tuple[str, str, str]]:
@@ -270,179 +344,46 @@ def test_no_path_is_put_together_but_by_the_module_that_quotes(repository: Path)
                 assert not names_one or is_safe, f"{path}:{node.lineno}: {ast.unparse(node)}"
 
 
-def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
-    objects = render("", "exporter.config.kubelet.configz.enabled=true", "exporter.config.numatopology=true")
-    kubelet = {("", f"nodes/{subresource}", "get") for subresource in ("configz", "metrics")}
-    grown = kubelet | {(*NUMATOPOLOGY, verb) for verb in ("get", "create", "patch")}
-    assert rights(objects.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | EXPORTER_WATCHES | grown
-
-
 @pytest.mark.parametrize(
-    ("option", "calls"),
-    [
-        ("startupTaint.enabled", STARTUP_TAINT),
-        ("refusedPods.delete", REFUSED_PODS),
-        ("waitingPods.tell", WAITING_PODS),
-        ("preemptor.enabled", PREEMPTOR | NOMINATION),
-        ("nominator.enabled", NOMINATION),
-        ("scaleDownGuard.enabled", SCALE_DOWN_GUARD),
-    ],
-    ids=["start-up taint", "refused pods", "waiting pods", "preemptor", "nominator", "guard"],
+    ("component", "switch"),
+    [(component, switch) for component in ("exporter", "scheduler") for switch in SWITCHES[component]],
 )
-def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
-    render: Any, option: str, calls: dict[tuple[str, str], set[Right]]
+def test_a_switch_gives_the_rights_of_its_requests_and_of_its_row(
+    render: Any, repository: Path, component: str, switch: str
 ) -> None:
-    objects = render("", f"scheduler.config.{option}=true")
-    assert rights(objects.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(calls)
-
-
-def test_steering_takes_rights_in_the_namespace_of_its_leases(render: Any) -> None:
-    objects = render("", "scheduler.config.steering.enabled=true")
-    role = objects.named("Role", "topowise-scheduler-steering")
-    assert rights(role) == needs(STEERING_REQUESTS) | STEERING_REQUESTS_WATCH
-    cluster_role = objects.named("ClusterRole", "topowise-scheduler")
-    assert rights(cluster_role) == needs(SCHEDULER) | needs(STEERING_OWNERS)
-    assert "leases" in restricted(objects)
-    assert not any("steering" in role["metadata"]["name"] for role in render("").kinds("Role"))
-
-
-def test_scale_up_takes_rights_in_the_namespace_of_the_placeholders(render: Any) -> None:
-    objects = render("", "scheduler.config.scaleUp.enabled=true")
-    cluster_role = objects.named("ClusterRole", "topowise-scheduler")
-    assert rights(cluster_role) == needs(SCHEDULER) | needs(SCALE_UP_STATUS)
-    assert rights(objects.named("Role", "topowise-scheduler-placeholders")) == needs(SCALE_UP)
-    assert "pods" in restricted(objects)
-    assert objects.named("PriorityClass", "topowise-placeholder")["value"] >= -10, "cluster-autoscaler reads no lower"
-    assert not render("").kinds("PriorityClass")
-    karpenter = render("", "scheduler.config.scaleUp.enabled=true", "scheduler.config.scaleUp.autoscaler=karpenter")
-    grown = rights(karpenter.named("ClusterRole", "topowise-scheduler")) - rights(cluster_role)
-    assert grown == needs(KNOWN_NODES)
-    assert "nodes" in restricted(karpenter)
-
-
-def test_kueue_takes_rights_on_workloads_and_checks(render: Any) -> None:
-    objects = render("", "scheduler.config.kueue.enabled=true")
-    cluster_role = objects.named("ClusterRole", "topowise-scheduler")
-    assert rights(cluster_role) == needs(SCHEDULER) | needs(KUEUE) | KUEUE_WATCH
-    assert restricted(objects) >= {"workloads/status", "admissionchecks/status"}
-
-
-def test_claims_take_rights_only_where_they_are_switched_on(render: Any) -> None:
-    objects = render("", "scheduler.config.resourceClaims.enabled=true")
-    assert rights(objects.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(CLAIMS) | CLAIMS_WATCH
-    nothing: Any = None
-    paths = [source._path.split("/") for source in claim_watch.reflectors(nothing, nothing)]
-    assert {(path[2], path[-1]) for path in paths} == {(group, resource) for group, resource, _ in CLAIMS_WATCH}
-
-
-def test_a_dry_run_takes_no_right(render: Any) -> None:
-    objects = render("", "scheduler.config.preemptor.enabled=true", "scheduler.config.preemptor.dryRun=true")
-    assert rights(objects.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER)
-
-
-def restricted(objects: Any, component: str = "scheduler") -> set[str]:
-    """The resources whose writes a policy of the component limits."""
-    return {
-        resource
-        for policy in objects.kinds("ValidatingAdmissionPolicy")
-        if policy["metadata"]["labels"]["app.kubernetes.io/component"] == component
-        for rule in policy["spec"]["matchConstraints"]["resourceRules"]
-        for resource in rule["resources"]
-    }
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        (),
-        ("startupTaint.enabled",),
-        ("refusedPods.delete",),
-        ("waitingPods.tell",),
-        ("preemptor.enabled",),
-        ("nominator.enabled",),
-        ("scaleDownGuard.enabled",),
-    ],
-    ids=lambda options: options[0] if options else "default",
-)
-def test_each_write_that_a_role_allows_is_limited_by_a_policy(render: Any, options: tuple[str, ...]) -> None:
-    objects = render("", *(f"scheduler.config.{option}=true" for option in options))
-    roles = [objects.named("ClusterRole", "topowise-scheduler"), objects.named("Role", "topowise-scheduler")]
-    written = {resource for _, resource, verb in rights(*roles) if verb not in ("get", "list", "watch")}
-    assert restricted(objects) == written | {"serviceaccounts/token"}
+    """In the code, in the roles, and in the threat model; and a policy limits each write."""
+    objects = render("", *LEAST, *filter(None, [SWITCHES[component][switch][0]]))
+    granted = rights(*roles_of(objects, component))
+    assert granted == needs(component, switch)
+    rows = written_down(repository, component)
+    assert rows.keys() == SWITCHES[component].keys()
+    shown = {(resource.partition(".")[0], verb) for _, resource, verb in granted}
+    assert shown == rows["always"] | rows[switch]
+    written = {resource.partition(".")[0] for _, resource, verb in granted if verb not in ("get", "list", "watch")}
+    if component == "scheduler":
+        assert restricted(objects) == written | {"serviceaccounts/token"}
+    else:
+        assert restricted(objects, "exporter") >= written
     for policy in objects.kinds("ValidatingAdmissionPolicy"):
         name, spec = policy["metadata"]["name"], policy["spec"]
-        (condition,) = spec["matchConditions"]
-        assert condition["expression"].startswith('request.userInfo.username == "system:serviceaccount:')
         assert spec["failurePolicy"] == "Fail"
+        if policy["metadata"]["labels"]["app.kubernetes.io/component"] == "scheduler":
+            (condition,) = spec["matchConditions"]
+            assert condition["expression"].startswith('request.userInfo.username == "system:serviceaccount:')
         binding = objects.named("ValidatingAdmissionPolicyBinding", name)
         assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
 
 
-# Of docs/threat-model.md: what switches a row on, as settings of the chart.
-ROWS = {
-    "scheduler": {
-        "always": "",
-        "scheduler.extender.bind": "scheduler.extender.bind=true",
-        "config.requeue": "scheduler.config.requeue.enabled=true",
-        "config.nominator": "scheduler.config.nominator.enabled=true",
-        "config.waitingPods": "scheduler.config.waitingPods.tell=true",
-        "config.scaleUp": "scheduler.config.scaleUp.enabled=true",
-        "config.scaleUp` with `karpenter": ",".join(
-            ("scheduler.config.scaleUp.enabled=true", "scheduler.config.scaleUp.autoscaler=karpenter")
-        ),
-        "config.kueue": "scheduler.config.kueue.enabled=true",
-        "config.scaleDownGuard": "scheduler.config.scaleDownGuard.enabled=true",
-        "config.preemptor": "scheduler.config.preemptor.enabled=true",
-        "config.refusedPods": "scheduler.config.refusedPods.delete=true",
-        "steering.enabled": "steering.enabled=true",
-        "config.resourceClaims": "scheduler.config.resourceClaims.enabled=true",
-        "config.startupTaint": "scheduler.config.startupTaint.enabled=true",
-        "more than one replica": "scheduler.replicas=2",
-    },
-    "exporter": {
-        "always": "",
-        "config.resourceSlices": "exporter.config.resourceSlices=true",
-        "config.numatopology": "exporter.config.numatopology=true",
-        "config.podPlacements": "exporter.config.podPlacements=true",
-        "steering.enabled": "steering.enabled=true",
-        "config.kubelet.configz": "exporter.config.kubelet.configz.enabled=true",
-    },
-}
-LEAST = (
-    *("scheduler.extender.bind=false", "scheduler.config.requeue.enabled=false", "scheduler.replicas=1"),
-    "exporter.config.resourceSlices=false",
-)
+def test_placeholders_have_a_priority_that_cluster_autoscaler_reads(render: Any) -> None:
+    objects = render("", *LEAST, "scheduler.config.scaleUp.enabled=true")
+    assert objects.named("PriorityClass", "topowise-placeholder")["value"] >= -10
+    assert not render("").kinds("PriorityClass")
 
 
-def written_down(repository: Path, component: str) -> dict[str, set[tuple[str, str]]]:
-    """By what switches a row on, the resources and verbs that the page's table of a component names."""
-    page = (repository / "docs/threat-model.md").read_text()
-    section = page.partition("### What a thief of a token can do")[2].partition("\n### ")[0]
-    table = section.partition(f"**topowise-{component}**")[2].partition("\n**")[0]
-    rights: dict[str, set[tuple[str, str]]] = {}
-    for switch, cell in re.findall(r"^\| ([^|]+) \| (`[^|]+) \|[^|]+\|[^|]+\|$", table, re.MULTILINE):
-        for right in cell.split(", "):
-            *verbs, resource = re.findall(r"`([^`]+)`", right)
-            rights.setdefault(switch.strip("`"), set()).update((resource, verb) for verb in verbs)
-    return rights
-
-
-@pytest.mark.parametrize("component", ROWS)
-def test_the_threat_model_has_each_right_with_what_switches_it_on(
-    render: Any, repository: Path, component: str
-) -> None:
-    rows = written_down(repository, component)
-    assert rows.keys() == ROWS[component].keys()
-    for switch, setting in ROWS[component].items():
-        objects = render("", *LEAST, *([setting] if setting else []))
-        roles = [objects.named("ClusterRole", f"topowise-{component}")]
-        names = (
-            {f"topowise-{component}", "topowise-scheduler-steering", "topowise-scheduler-placeholders"}
-            if component == "scheduler"
-            else {f"topowise-{component}"}
-        )
-        roles += [role for role in objects.kinds("Role") if role["metadata"]["name"] in names]
-        assert {(resource, verb) for _, resource, verb in rights(*roles)} == rows["always"] | rows[switch], switch
+def test_a_dry_run_takes_no_right(render: Any) -> None:
+    switches = "scheduler.config.preemptor.enabled=true", "scheduler.config.preemptor.dryRun=true"
+    objects = render("", *LEAST, *switches)
+    assert rights(*roles_of(objects, "scheduler")) == needs("scheduler")
 
 
 @pytest.mark.parametrize("options", [{"kube_version": "1.29.8"}, {"more": "scheduler.restrictWrites=false"}])
@@ -452,42 +393,49 @@ def test_without_policies_the_service_cannot_write_a_pods_spec(render: Any, opti
     assert ("", "pods", "patch") not in rights(objects.named("ClusterRole", "topowise-scheduler"))
 
 
-def test_a_user_that_a_kube_scheduler_has_as_well_is_limited_where_kube_scheduler_writes_nothing(render: Any) -> None:
+def test_a_static_pod_has_its_rights_as_a_user_that_policies_limit_where_kube_scheduler_writes_nothing(
+    render: Any,
+) -> None:
     more = "scheduler.config.startupTaint.enabled=true", "scheduler.config.preemptor.enabled=true"
-    assert restricted(render("kubeadm-static-pod", *more)) == {"nodes", "pods/eviction"}
+    objects = render("kubeadm-static-pod", *more)
+    assert restricted(objects) == {"nodes", "pods/eviction"}
     own = render("kubeadm-static-pod", *more, "scheduler.static.user=topowise-scheduler")
     assert restricted(own) == {"nodes", "pods/eviction", "pods/status", "pods/binding", "events", "leases"}
+    assert not objects.kinds("Deployment")
+    on = ("scheduler.extender.bind", "config.requeue", "config.startupTaint", "config.preemptor")
+    assert rights(*roles_of(objects, "scheduler")) == needs("scheduler", *on, "more than one replica")
+    assert objects.named("Role", "topowise-scheduler")["metadata"]["namespace"] == "kube-system"
+    user = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "system:kube-scheduler"}
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        assert objects.named(kind, "topowise-scheduler")["subjects"] == [user]
 
 
-def test_without_resource_slices_the_exporter_may_not_read_them(render: Any) -> None:
-    objects = render("", "exporter.config.resourceSlices=false")
-    assert rights(objects.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | OWN_WATCH
-
-
-def test_pods_may_be_annotated_only_where_that_is_switched_on(render: Any) -> None:
-    objects = render("", "exporter.config.podPlacements=true")
-    expected = needs(EXPORTER) | EXPORTER_WATCHES | needs(PLACEMENTS)
-    assert rights(objects.named("ClusterRole", "topowise-exporter")) == expected
-    policy = objects.named("ValidatingAdmissionPolicy", "topowise-exporter-own-node-pods")
-    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
-    assert rule["resources"] == ["pods"]
-    assert objects.named("ValidatingAdmissionPolicyBinding", "topowise-exporter-own-node-pods")
-
-
-def test_before_1_30_the_right_to_patch_any_pod_must_be_accepted(render: Any) -> None:
-    setting = "exporter.config.podPlacements=true"
-    with pytest.raises(ValueError, match="patch every pod of the cluster"):
+@pytest.mark.parametrize(
+    ("switch", "resource", "why", "accepted"),
+    [
+        ("config.podPlacements", "pods", "patch every pod of the cluster", "exporter.restrictToOwnNode=false"),
+        ("steering.enabled", "leases", "patch every Lease of the namespace", "exporter.restrictToOwnNode=false"),
+    ],
+)
+def test_before_1_30_a_write_that_no_policy_limits_must_be_accepted(
+    render: Any, switch: str, resource: str, why: str, accepted: str
+) -> None:
+    setting = SWITCHES["exporter"][switch][0]
+    with pytest.raises(ValueError, match=why):
         render("", setting, kube_version="1.29.8")
-    objects = render("", setting, "exporter.restrictToOwnNode=false", kube_version="1.29.8")
-    assert needs(PLACEMENTS) <= rights(objects.named("ClusterRole", "topowise-exporter"))
+    objects = render("", setting, accepted, kube_version="1.29.8")
+    assert needs("exporter", switch) <= rights(*roles_of(objects, "exporter"))
+    policies = render("", setting).kinds("ValidatingAdmissionPolicy")
+    assert [resource] in [rule["resources"] for item in policies for rule in _rules(item) if "own-node" in _name(item)]
 
 
-def test_before_1_30_the_right_to_patch_any_lease_must_be_accepted(render: Any) -> None:
-    setting = "steering.enabled=true"
-    with pytest.raises(ValueError, match="patch every Lease of the namespace"):
-        render("", setting, kube_version="1.29.8")
-    objects = render("", setting, "exporter.restrictToOwnNode=false", kube_version="1.29.8")
-    assert rights(objects.named("Role", "topowise-exporter")) == needs(STEERING) | STEERING_WATCH
+def _name(policy: Document) -> str:
+    return str(policy["metadata"]["name"])
+
+
+def _rules(policy: Document) -> list[Document]:
+    rules: list[Document] = policy["spec"]["matchConstraints"]["resourceRules"]
+    return rules
 
 
 def test_without_steering_nothing_of_the_kubelet_is_writable(render: Any) -> None:
@@ -500,31 +448,9 @@ def test_without_steering_nothing_of_the_kubelet_is_writable(render: Any) -> Non
     assert writable(render("", "steering.enabled=true")) == ["/var/lib/kubelet/device-plugins"]
 
 
-def test_rights_shrink_with_what_is_switched_off(render: Any) -> None:
-    objects = render(
-        "", "scheduler.extender.bind=false", "scheduler.config.requeue.enabled=false", "scheduler.replicas=1"
-    )
-    gone = {("", "pods/binding", "create"), ("", "pods/status", "patch")}
-    assert rights(objects.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) - gone
-    assert [role["metadata"]["name"] for role in objects.kinds("Role")] == ["topowise-scheduler-token"]
-    assert restricted(objects) == {"events", "serviceaccounts/token"}
-
-
 def test_before_1_33_configz_is_refused_unless_nodes_proxy_is_accepted(render: Any) -> None:
     setting = "exporter.config.kubelet.configz.enabled=true"
     with pytest.raises(ValueError, match="nodes/proxy allows"):
         render("", setting, kube_version="1.32.4")
     objects = render("", setting, "exporter.rbac.nodesProxy=true", kube_version="1.32.4")
     assert ("", "nodes/proxy", "get") in rights(objects.named("ClusterRole", "topowise-exporter"))
-
-
-def test_the_static_pod_gets_its_rights_as_a_user(render: Any) -> None:
-    objects = render("kubeadm-static-pod")
-    assert not objects.kinds("Deployment")
-    assert rights(objects.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER)
-    role = objects.named("Role", "topowise-scheduler")
-    assert role["metadata"]["namespace"] == "kube-system"
-    assert rights(role) == needs(ELECTION)
-    user = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "system:kube-scheduler"}
-    for kind in ("ClusterRoleBinding", "RoleBinding"):
-        assert objects.named(kind, "topowise-scheduler")["subjects"] == [user]

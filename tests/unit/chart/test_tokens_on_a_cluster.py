@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from chart_cluster import NAMESPACE, Cluster, Document, eventually
+from chart_cluster import NAMESPACE, Cluster, Document, installed
 from sandbox import controlplane
 from topowise.errors import ApiError
 from topowise.kube import account_token, credentials
@@ -21,8 +21,7 @@ from topowise.kube.account_token import LIFETIME_S, AccountToken
 from topowise.kube.api import Api
 from topowise_scheduler.__main__ import main
 
-ASSETS = controlplane.assets()
-if ASSETS is None:
+if controlplane.assets() is None:
     pytest.skip("no etcd and kube-apiserver in $KUBEBUILDER_ASSETS", allow_module_level=True)
 pytestmark = pytest.mark.apiserver
 
@@ -35,12 +34,7 @@ A_YEAR = 365 * 24 * 3600
 @pytest.fixture(scope="module")
 def cluster(default: Any) -> Iterator[Cluster]:
     """With the objects of the chart's default values."""
-    assert ASSETS is not None
-    with controlplane.ControlPlane(ASSETS) as plane:
-        cluster = Cluster(plane)
-        order = {"Namespace": 0, "CustomResourceDefinition": 1}
-        for document in sorted(default, key=lambda document: order.get(document["kind"], 2)):
-            cluster.apply(document)
+    with installed(default) as cluster:
         yield cluster
 
 
@@ -86,11 +80,6 @@ def test_the_api_server_grants_a_year_for_3607_seconds_and_what_is_requested_for
     pod = running(cluster, "topowise-exporter")
     assert lifetime(cluster.token("topowise-exporter", pod, 3607)) == A_YEAR
     assert lifetime(cluster.token("topowise-exporter", pod, LIFETIME_S)) == LIFETIME_S
-
-
-def test_no_secret_has_a_token(cluster: Cluster) -> None:
-    _, secrets = cluster.call("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets")
-    assert not [secret for secret in secrets["items"] if secret["type"] == "kubernetes.io/service-account-token"]
 
 
 @pytest.mark.usefixtures("inside")
@@ -153,20 +142,3 @@ async def test_a_token_that_cannot_be_had_yet_is_requested_again(
 def test_without_a_directory_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["token", "--account", SERVICE, "--directory", str(tmp_path / "none")]) == 1
     assert "is no directory, expected a volume" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("inside")
-async def test_kube_schedulers_account_requests_tokens_of_the_service_alone_and_for_an_hour(
-    cluster: Cluster, mounted: Path
-) -> None:
-    token = (mounted / "token").read_text()
-
-    def request(account: str, seconds: int) -> int:
-        spec = {"expirationSeconds": seconds}
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        return cluster.call("POST", f"{ACCOUNTS}/{account}/token", body, token=token)[0]
-
-    eventually(lambda: request(SERVICE, LIFETIME_S + 1) == 422)
-    assert request(SERVICE, LIFETIME_S) == 201
-    assert request("topowise-exporter", LIFETIME_S) == 403
-    assert request(KUBE_SCHEDULER, LIFETIME_S) == 403

@@ -10,14 +10,14 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 import kueue_definitions
-from chart_cluster import NAMESPACE, Cluster, Document, eventually
+from chart_cluster import NAMESPACE, Cluster, Document, eventually, installed
 from sandbox import controlplane
 from scheduling import Service, exact, kubelet
 from scheduling import pod as waiting_pod
@@ -48,8 +48,7 @@ from topowise_scheduler.scale_up import placeholders
 from topowise_scheduler.scale_up.node_groups import Profile
 from topowise_scheduler.scale_up.packing import PlannedNode
 
-ASSETS = controlplane.assets()
-if ASSETS is None:
+if controlplane.assets() is None:
     pytest.skip("no etcd and kube-apiserver in $KUBEBUILDER_ASSETS", allow_module_level=True)
 pytestmark = pytest.mark.apiserver
 
@@ -178,8 +177,10 @@ _LABEL = "the label topowise.io/known-node, no other"
 _TAINT = "may remove the taint topowise.io/unreported"
 _KUBE_SCHEDULER = "topowise-kube-scheduler"
 _PART = {"app.kubernetes.io/part-of": "topowise"}
+# Of a privileged pod.
+_OTHER_IMAGE = {"spec": {"containers": [{"name": "main", "image": "registry.example/theft:1"}]}}
 THEFTS = {
-    "image": Write("PATCH", f"{SYSTEM}/proxy", {"spec": {"containers": []}}, _FORBIDDEN),
+    "image": Write("PATCH", f"{SYSTEM}/proxy", _OTHER_IMAGE, _FORBIDDEN, STRATEGIC),
     "label": status("runs", {"labels": {"app": "theft"}}, {}, _METADATA),
     "label removed": status("runs", {"labels": None}, {}, _METADATA),
     "finalizer": status("runs", {"finalizers": ["example.com/theft"]}, {}, _METADATA),
@@ -266,7 +267,8 @@ THEFTS = {
     "secrets": Write("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets", None, _FORBIDDEN),
 }
 WITHOUT_EFFECT = {
-    "image by the status": Write("PATCH", f"{SYSTEM}/proxy/status", {"spec": {"nodeName": "metal-1"}}, ""),
+    "node by the status": Write("PATCH", f"{SYSTEM}/proxy/status", {"spec": {"nodeName": "metal-1"}}, ""),
+    "image by the status": Write("PATCH", f"{SYSTEM}/proxy/status", _OTHER_IMAGE, "", STRATEGIC),
     "owner by the status": status("runs", {"ownerReferences": [OWNER]}, {}, ""),
 }
 
@@ -299,13 +301,7 @@ def send(cluster: Cluster, write: Write, query: str = "") -> tuple[int, Document
 @contextlib.contextmanager
 def filled(render: Any, *settings: str) -> Iterator[Cluster]:
     """An API server with the objects of the chart, pods and a node."""
-    assert ASSETS is not None
-    with controlplane.ControlPlane(ASSETS) as plane:
-        cluster = Cluster(plane)
-        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        order = {"Namespace": 0, "CustomResourceDefinition": 1}
-        for document in sorted(render("", *settings), key=lambda document: order.get(document["kind"], 2)):
-            cluster.apply(document)
+    with installed(render("", *settings)) as cluster:
         cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": "metal-0"}, "spec": {"taints": [OURS, THEIRS]}})
         proxy = pod("proxy", namespace="kube-system")
         proxy["spec"]["containers"][0]["securityContext"] = {"privileged": True}
@@ -343,23 +339,11 @@ def test_without_policies_roles_alone_keep_specs_secrets_and_tokens(render: Any)
     assert refused == {name for name, theft in THEFTS.items() if theft.refusal == _FORBIDDEN}
 
 
-@pytest.mark.parametrize(
-    ("write", "is_allowed"),
-    [
-        (THEFTS["label"], True),
-        (THEFTS["phase"], True),
-        (THEFTS["running pod deleted"], True),
-        (THEFTS["label by a binding"], True),
-        (THEFTS["image"], False),
-        (THEFTS["node label"], False),
-        (THEFTS["secrets"], False),
-        (THEFTS["all pods deleted"], False),
-        (create(PODS, {"metadata": {"name": "theft"}, "spec": {"containers": []}}, ""), False),
-    ],
-    ids=lambda value: f"{value.method} {value.path}" if isinstance(value, Write) else "",
-)
-def test_what_a_thief_of_kube_schedulers_token_can_do(cluster: Cluster, write: Write, is_allowed: bool) -> None:
-    assert is_refused(cluster, write._replace(account=_KUBE_SCHEDULER)) is not is_allowed
+def test_what_a_thief_of_kube_schedulers_token_can_do(cluster: Cluster) -> None:
+    can = ("label", "phase", "running pod deleted", "label by a binding")
+    cannot = ("image", "node label", "secrets", "all pods deleted", "placeholder elsewhere")
+    refused = [name for name in (*can, *cannot) if is_refused(cluster, THEFTS[name]._replace(account=_KUBE_SCHEDULER))]
+    assert refused == list(cannot)
 
 
 @pytest.mark.parametrize("theft", THEFTS.values(), ids=THEFTS)
@@ -377,13 +361,6 @@ def test_what_a_status_patch_cannot_reach_stays(cluster: Cluster, write: Write) 
     after = cluster.call("GET", path)[1]
     assert after["spec"] == before["spec"]
     assert after["metadata"].get("ownerReferences") == before["metadata"].get("ownerReferences")
-
-
-def test_the_image_of_a_privileged_pod_cannot_be_changed(cluster: Cluster) -> None:
-    patch = {"spec": {"containers": [{"name": "main", "image": "registry.example/theft:1"}]}}
-    for path in (f"{SYSTEM}/proxy", f"{SYSTEM}/proxy/status"):
-        cluster.call("PATCH", path, patch, token=cluster.token("topowise-scheduler"), content_type=STRATEGIC)
-    assert cluster.call("GET", f"{SYSTEM}/proxy")[1]["spec"]["containers"][0]["image"] == IMAGE
 
 
 def test_other_users_write_what_their_roles_allow(cluster: Cluster) -> None:
@@ -600,23 +577,10 @@ class Acting:
         assert not self.cluster.call("GET", path)[1]["spec"].get("holderIdentity")
 
 
-WRITES: dict[str, Callable[[Acting], Awaitable[None]]] = {
-    name: getattr(Acting, name)
-    for name in (
-        "requeue",
-        "nominate",
-        "tell",
-        "clear_up",
-        "evict",
-        "bind",
-        "steer",
-        "remove_taint",
-        "scale_up",
-        "check",
-        "guard",
-        "lead",
-    )
-}
+WRITES = (
+    *("requeue", "nominate", "tell", "clear_up", "evict", "bind"),
+    *("steer", "remove_taint", "scale_up", "check", "guard", "lead"),
+)
 
 
 @pytest.fixture
@@ -626,6 +590,6 @@ async def acting(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Acting]:
         yield Acting(cluster, api)
 
 
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-async def test_what_the_service_writes_passes(acting: Acting, write: Callable[[Acting], Awaitable[None]]) -> None:
-    await write(acting)
+@pytest.mark.parametrize("write", WRITES)
+async def test_what_the_service_writes_passes(acting: Acting, write: str) -> None:
+    await getattr(acting, write)()

@@ -218,23 +218,6 @@ def test_metrics_that_pages_name_exist(page: Path, metrics: frozenset[str]) -> N
     assert not set(re.findall(r"\btopowise_(?:exporter|scheduler)_\w+", page.read_text())) - metrics
 
 
-def test_what_was_renamed_is_there_under_its_new_name_alone(metrics: frozenset[str]) -> None:
-    """The table of the change log, compared with the code and the reference."""
-    rows = re.findall(r"^  \| ([^|]+) \| `([^`]+)` \| `([^`]+)` \|$", (REPOSITORY / "CHANGELOG.md").read_text(), re.M)
-    options = re.findall(r"^\| `([\w.]+)` \|", (DOCS / "reference/configuration.md").read_text(), re.MULTILINE)
-    sources = [path for folder in ("exporter", "plugin") for path in (REPOSITORY / folder).rglob("*.py")]
-    code = "\n".join(path.read_text() for path in sources)
-    for of, old, new in rows:
-        if of == "metrics":
-            assert new in metrics and old not in metrics
-        elif of == "SchedulerConfiguration":
-            assert new in options and old not in options
-        else:
-            assert f'"{new}"' in code, new
-            assert f'"{old}"' not in code, old
-    assert sum(of == "metrics" for of, _, _ in rows) == 7
-
-
 def test_the_glossary_has_no_word_that_nothing_uses() -> None:
     words = re.findall(r"^\| ([a-z ]+) \|", (DOCS / "glossary.md").read_text(), re.MULTILINE)[1:]
     used = "\n".join(
@@ -242,21 +225,6 @@ def test_the_glossary_has_no_word_that_nothing_uses() -> None:
     )
     assert len(words) > 15
     assert not [word for word in words if not re.search(rf"\b{word.replace(' ', '[ _]?')}", used)]
-
-
-def test_the_reference_lists_every_metric_with_its_labels(metrics: frozenset[str]) -> None:
-    documented = generator().metrics_page().decode()
-    assert "topowise_scheduler_synced" in metrics
-    assert "| `topowise_scheduler_predictions_total` | counter | `precision` | " in documented
-    assert "| `topowise_exporter_zone_resource` | gauge | `zone`, `resource`, `amount` | " in documented
-
-
-def test_the_reference_lists_every_command() -> None:
-    documented = generator().cli_page().decode()
-    for prog, parser in PARSERS.items():
-        (known,) = (known for known in parser._actions if isinstance(known, argparse._SubParsersAction))
-        assert not [name for name in known.choices if f"### {prog} {name}\n" not in documented]
-    assert "| `-o, --output` | `table` |" in documented
 
 
 @every_page

@@ -224,10 +224,3 @@ async def test_the_bytes_of_list_to_the_object(tmp_path: Path) -> None:
     (zone, *_) = json.loads(server.written[-1])["zones"]
     assert zone["resources"][0] == {"name": "cpu", "capacity": "4", "allocatable": "3", "available": "2"}
     assert_as_written("`List` to the object", walk)
-
-
-@pytest.mark.parametrize("title", ["`POST /filter`", "`POST /prioritize`", "`POST /bind`", "`List` to the object"])
-def test_a_chain_in_another_order_is_noticed(title: str) -> None:
-    calls = chain(title)
-    assert missing(calls, iter(calls)) is None
-    assert missing([calls[1], calls[0]], iter(calls)) == calls[0]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from topowise_scheduler.presentation.kubectl.console import Answer
 
 _TROUBLE = 2
-_DOCUMENTS = ("json", "yaml", "svg", "jsonpath")
+_DOCUMENTS = ("json", "yaml", "svg")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -50,25 +50,15 @@ def _answer(words: list[str]) -> Answer:
     from topowise_scheduler.presentation.kubectl import console
 
     parser = arguments.parser(__version__)
-    if words[:1] == ["__complete"]:
-        from topowise_scheduler.presentation.kubectl import completion
-
-        return completion.complete(words[1:], parser)
     options: argparse.Namespace = parser.parse_args(arguments.in_order(words, parser))
     if options.command == "help":
         # It prints, and ends the program.
         parser.parse_args([*([options.about] if options.about else []), "--help"])
     # What programs read is UTF-8 whatever the terminal's encoding is, and no name is worth a crash.
-    form = getattr(options, "output", "").partition("=")[0]
-    output.encode("utf-8" if form in _DOCUMENTS else "")
+    output.encode("utf-8" if getattr(options, "output", "") in _DOCUMENTS else "")
     command = importlib.import_module(f"topowise_scheduler.presentation.kubectl.{options.command}")
     run: Callable[[argparse.Namespace, console.Console], Answer] = command.run
-    terminal = console.of_this_process()
-    if getattr(options, "watch", False):
-        from topowise_scheduler.presentation.kubectl import watching
-
-        watching.watch(lambda: run(options, console.of_this_process()), options, terminal)
-    return run(options, terminal)
+    return run(options, console.of_this_process())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from topowise.errors import SourceError
 from topowise.runtime import output
 from topowise.runtime.output import Parser
 from topowise_scheduler import strategy_names
@@ -14,8 +13,6 @@ from topowise_scheduler.kubelet.configuration import TOPOLOGY_POLICIES, TOPOLOGY
 
 _MAX_COUNT: Final = 1000
 _DIGITS: Final = len(str(_MAX_COUNT))
-_MIN_INTERVAL_S: Final = 0.5
-_MAX_INTERVAL_S: Final = 3600.0
 
 SORTS: Final = ("name", "cpu", "memory", "devices", "fragmentation", "changed")
 
@@ -47,7 +44,6 @@ _KUBECTL: Final[Sequence[tuple[tuple[str, ...], str, str]]] = (
     (("--vmodule",), "LEVELS", "log levels of kubectl by file"),
     (("--warnings-as-errors",), "", "treat warnings of the server as errors"),
 )
-_TEMPLATES: Final = ("jsonpath=", "custom-columns=")
 _EPILOG: Final = (
     "Exit status: 0 success, or yes; 1 no: a pod fits on no node (explain, fits, simulate, plan, defrag), or doctor "
     "has found an error or a warning; 2 the answer is not known, or the command line is wrong. "
@@ -72,11 +68,11 @@ class _Pass(argparse.Action):
         namespace.kubectl = [*namespace.kubectl, f"{self.option_strings[-1]}{value}"]
 
 
-class _Formats(tuple[str, ...]):
-    """The values of `-o`; those that end in "=" take any template."""
+class _Watch(argparse.Action):
+    """Refuses `-w`, which earlier versions had."""
 
-    def __contains__(self, text: object) -> bool:
-        return any(text == form or (form[-1] == "=" and str(text).startswith(form)) for form in self)
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        parser.error(f"{'/'.join(self.option_strings)} is gone, expected `watch -n 5 {parser.prog} ...`")
 
 
 def in_order(words: Sequence[str], plugin: Parser) -> list[str]:
@@ -104,8 +100,6 @@ def parser(version: str) -> Parser:
     _plan(_command(commands, "plan", "what a change of kubelets, machines or schedulers would do, decided offline"))
     _defrag(_command(commands, "defrag", "the fewest pods to move so that more pods like this one fit"))
     _doctor(_command(commands, "doctor", "harmful settings of kubelets, exporters and schedulers, with corrections"))
-    completion = commands.add_parser("completion", help="the hook for kubectl's completion")
-    completion.add_argument("shell", choices=("kubectl",))
     help_command = commands.add_parser("help", help="this text, or the help of a command")
     help_command.add_argument("about", metavar="COMMAND", nargs="?", choices=[*commands.choices])
     return plugin
@@ -208,7 +202,7 @@ def _plan(command: Parser) -> None:
     command.add_argument("--trace", default="", metavar="FILE", help=text)
     text = "with --smallest and --trace, the longest time that a pod may wait"
     command.add_argument("--max-wait", type=_wait, default=None, metavar="SECONDS", help=text)
-    _output(command, "table", "json", "yaml", "markdown", "html")
+    _output(command, "table", "json", "yaml", "html")
 
 
 def _defrag(command: Parser) -> None:
@@ -273,22 +267,7 @@ def _selector(command: Parser) -> None:
 
 
 def _watch(command: Parser) -> None:
-    command.add_argument("-w", "--watch", action="store_true", help="repeat the command, and print changed answers")
-    command.add_argument(
-        "--interval", type=_seconds, default=5.0, metavar="SECONDS", help="pause of --watch (%(default)s)"
-    )
-
-
-def _seconds(text: str) -> float:
-    """The pause of --watch, bounded because each round reads the whole cluster."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not _MIN_INTERVAL_S <= seconds <= _MAX_INTERVAL_S:
-        limits = f"from {_MIN_INTERVAL_S:g} to {_MAX_INTERVAL_S:g}"
-        raise argparse.ArgumentTypeError(f"{text!r:.40} is not a number {limits}")
-    return seconds
+    command.add_argument("-w", "--watch", action=_Watch, nargs=0, help=argparse.SUPPRESS)
 
 
 def _cluster(command: Parser) -> None:
@@ -302,20 +281,4 @@ def _cluster(command: Parser) -> None:
 
 
 def _output(command: Parser, *forms: str) -> None:
-    command.add_argument(
-        "-o", "--output", type=_format, choices=_Formats((*forms, *_TEMPLATES)), default=forms[0],
-        help="output format (%(default)s)",
-    )  # fmt: skip
-
-
-def _format(text: str) -> str:
-    """A format; its template is compiled here, so that a mistake in it is found before the cluster is read."""
-    form, _, template = text.partition("=")
-    if f"{form}=" in _TEMPLATES:
-        from topowise_scheduler.presentation.kubectl import jsonpath
-
-        try:
-            (jsonpath.template if form == "jsonpath" else jsonpath.columns)(template)
-        except SourceError as exc:
-            raise argparse.ArgumentTypeError(str(exc)) from exc
-    return text
+    command.add_argument("-o", "--output", choices=forms, default=forms[0], help="output format (%(default)s)")

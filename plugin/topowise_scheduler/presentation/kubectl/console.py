@@ -35,15 +35,11 @@ class Console(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The text for stdout, the exit status, and lines for stderr.
-
-    `key` changes if the answer says something new; "" stands for the text itself.
-    """
+    """The text for stdout, the exit status, and lines for stderr."""
 
     body: output.Body
     status: int = 0
     notes: Sequence[str] = ()
-    key: str = ""
 
     @property
     def text(self) -> str:

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     notes += [f"note: {len(movable)} of {plural(len(running), 'pod')} may be moved{_not(not_movable)}"]
     status = 1 if plan.why else 0
     document = _document(workload, count, plan, not_movable)
-    body = json_output.printed(options.output, document, rows=document["steps"])
+    body = json_output.printed(options.output, document)
     return Answer(_text(workload, count, plan, console) if body is None else body, status, notes)
 
 

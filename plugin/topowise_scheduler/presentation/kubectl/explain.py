@@ -77,12 +77,12 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         if (unexamined := answer.not_looked_at)
     ]
     status = 0 if all(answer.fits for answer in answers) else 1
-    rows = [(answer.name, node) for answer in answers for node in ordered(answer.nodes)]
+    documents = [[{"pod": answer.name, **msgspec.to_builtins(node)} for node in answer.nodes] for answer in answers]
+    fitting = [node for answer in answers for node in ordered(answer.nodes) if node.verdict == "fits"]
     body = json_output.printed(
         options.output,
-        [answer.nodes for answer in answers] if len(answers) != 1 else answers[0].nodes,
-        rows=({"pod": name, **msgspec.to_builtins(node)} for name, node in rows),
-        names=(node.node for _, node in rows if node.verdict == "fits"),
+        documents if len(documents) != 1 else documents[0],
+        names=(node.node for node in fitting),
     )
     if body is None:
         body = paragraphs([_text(answer, console, options) for answer in answers])

@@ -37,12 +37,10 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         if not total:
             text += ["", f"Next step: {waiting_pod(known.view, known.view.record(workload.numbered(0))).next_step}"]
         texts.append(text)
-    rows = [(document["pod"], room) for document in documents for room in document["nodes"]]
     body = json_output.printed(
         options.output,
         documents if len(documents) != 1 else documents[0],
-        rows=({"pod": name, **msgspec.to_builtins(room)} for name, room in rows),
-        names=(room.node for _, room in rows if room.count),
+        names=(room.node for document in documents for room in document["nodes"] if room.count),
     )
     return Answer(paragraphs(texts) if body is None else body, status, notes)
 

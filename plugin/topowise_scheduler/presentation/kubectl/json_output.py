@@ -1,4 +1,4 @@
-"""Output for programs: `-o json`, `yaml`, `name`, `jsonpath=` and `custom-columns=`.
+"""Output for programs: `-o json`, `yaml` and `name`.
 
 kubectl prints the objects themselves. These documents have the derived values: free sums, fragmentation, precision.
 Amounts are exact Kubernetes quantities, where tables round.
@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from topowise import cpuset, documents, quantity
 from topowise.runtime.output import Body
-from topowise_scheduler.presentation.kubectl import jsonpath, zones
+from topowise_scheduler.presentation.kubectl import zones
 from topowise_scheduler.presentation.kubectl.objects import Reported
-from topowise_scheduler.presentation.kubectl.table import columns
 from topowise_scheduler.presentation.picture import Picture
 from topowise_scheduler.presentation.picture.contents import Owner, Zone
 from topowise_scheduler.report import Report
@@ -23,23 +20,12 @@ from topowise_scheduler.report import Report
 Json = dict[str, Any]
 
 
-def printed(output: str, document: Any, *, rows: Iterable[Any], names: Iterable[str] = ()) -> Body | None:
-    """The answer in the format of `-o`, None for the formats of people.
-
-    `rows` are the lines of custom columns, `names` the nodes of `-o name`. A template sees a list as `items`, as
-    kubectl's templates do.
-    """
-    form, _, template = output.partition("=")
-    if form in ("json", "yaml"):
-        return documents.to_text(document, form)
-    if form == "name":
+def printed(output: str, document: Any, *, names: Iterable[str] = ()) -> Body | None:
+    """The answer in the format of `-o`, None for the formats of people; `names` are the nodes of `-o name`."""
+    if output in ("json", "yaml"):
+        return documents.to_text(document, output)
+    if output == "name":
         return [f"node/{name}" for name in dict.fromkeys(names)]
-    if form == "jsonpath":
-        plain = msgspec.to_builtins(document)
-        return jsonpath.template(template)({"items": plain} if isinstance(plain, list) else plain)
-    if form == "custom-columns":
-        header, cells = jsonpath.columns(template)
-        return columns(header, [cells(msgspec.to_builtins(row)) for row in rows])
     return None
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from topowise import attributes, documents, nrt, quantity
+from topowise import attributes, nrt, quantity
 from topowise.attributes.pci_devices import read as read_places
 from topowise.errors import ParseError, SourceError
 from topowise.kube import paths
@@ -34,14 +34,9 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     notes = tuple([f"warning: {report.name}: {problem}" for problem in report.problems])
     drawn = picture.with_claimed(picture_of(report, reported, pods_of_it, console.now), reported.topology)
     document = json_output.machine(drawn, reported.changed)
-    body = (
-        picture.svg(drawn)
-        if options.output == "svg"
-        else json_output.printed(options.output, document, rows=[document])
-    )
+    body = picture.svg(drawn) if options.output == "svg" else json_output.printed(options.output, document)
     if body is not None:
         return Answer(body, notes=notes)
-    key = documents.to_text(document, "json") if options.watch else ""
     if options.output == "wide":
         distances_table, problems = _pci_distances(report, reported.topology)
         notes += problems
@@ -50,9 +45,9 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
             *([distances_table] if distances_table else []),
             _holdings(drawn),
         ]
-        return Answer(paragraphs(tables), notes=notes, key=key)
+        return Answer(paragraphs(tables), notes=notes)
     lines = picture.lines(drawn, width=console.columns, ascii_only=console.is_ascii, colour=console.is_colour)
-    return Answer(lines, notes=notes, key=key)
+    return Answer(lines, notes=notes)
 
 
 def _pci_distances(report: Report, topology: nrt.NodeResourceTopology) -> tuple[list[Line], tuple[str, ...]]:

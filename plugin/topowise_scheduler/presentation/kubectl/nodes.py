@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from topowise import documents, nrt
+from topowise import nrt
 from topowise.kube import paths
 from topowise.text import Line, Styled
 from topowise_scheduler.presentation.kubectl import fragmentation, json_output, objects, reasons, selection, zones
@@ -45,12 +45,11 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     if options.output not in ("table", "wide"):
         rows = _documents(known, losses, unconfirmed)
         names = [report.topology.metadata.name for report in reports]
-        return Answer(json_output.printed(options.output, rows, rows=rows, names=names) or "", notes=denied)
+        return Answer(json_output.printed(options.output, rows, names=names) or "", notes=denied)
     if not reports:
         return Answer("", notes=("No nodes match." if there.reports else NOTHING_FOUND,))
     lines, notes = _shown(reports, losses, unconfirmed, options, console)
-    key = documents.to_text(_documents(known, losses, unconfirmed), "json") if options.watch else ""
-    return Answer(lines, notes=(*notes, *denied), key=key)
+    return Answer(lines, notes=(*notes, *denied))
 
 
 def _read(options: argparse.Namespace) -> tuple[objects.Objects, tuple[str, ...]]:

@@ -49,8 +49,8 @@ def run(options: argparse.Namespace, console: Console, change: Change) -> Answer
     if len(nodes) < len(reports):
         skipped = plural(len(reports) - len(nodes), "node")
         notes.append(f"note: {skipped} skipped: only an exact report describes the state of a kubelet")
-    rows_of_json = [{**msgspec.to_builtins(node), "outcome": node.outcome} for node in nodes]
-    body = json_output.printed(options.output, {"nodes": rows_of_json}, rows=rows_of_json)
+    document = {"nodes": [{**msgspec.to_builtins(node), "outcome": node.outcome} for node in nodes]}
+    body = json_output.printed(options.output, document)
     if body is not None:
         return Answer(body, status, notes)
 

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         "refused": len(refused),
         "pods": [pod.as_json() for pod in placed],
     }
-    body = json_output.printed(options.output, document, rows=document["pods"])
+    body = json_output.printed(options.output, document)
     if body is not None:
         return Answer(body, status, notes)
     header, rows = _rows(placed, is_wide=options.output == "wide")

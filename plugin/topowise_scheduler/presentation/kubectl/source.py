@@ -97,24 +97,16 @@ class Kubectl:
         except ExistsError:
             return document
 
-    def completions(self, *words: str) -> list[str]:
-        """kubectl's own completions for the last word of `kubectl get`; none if kubectl fails."""
-        answer = self._finish(self._start("__complete", "get", *self._flags, *words, flags=()), "kubectl __complete")
-        lines = [] if isinstance(answer, SourceError) else answer.decode(errors="replace").splitlines()
-        return [line.partition("\t")[0] for line in lines if not line.startswith((":", "_activeHelp_"))]
-
     def _json(self, process: subprocess.Popen[bytes], command: str, text: bytes | None = None) -> Any:
         answer = self._finish(process, command, text)
         if isinstance(answer, SourceError):
             raise answer
         return decoded(answer, command)
 
-    def _start(
-        self, *arguments: str, stdin: int = subprocess.DEVNULL, flags: Sequence[str] | None = None
-    ) -> subprocess.Popen[bytes]:
+    def _start(self, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         try:
             return subprocess.Popen(
-                [self._binary, *arguments, *(self._flags if flags is None else flags)],
+                [self._binary, *arguments, *self._flags],
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -12,7 +12,6 @@ from topowise import pods
 from topowise.kubeletconfig import MemoryReservation
 from topowise_scheduler import kube_scheduler, plan
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.plan import Arrival, Change, Inventory, PlannedNode, Scenario
 from topowise_scheduler.plan.scenario import with_markers
 from topowise_scheduler.plan.sums import Sums
@@ -257,10 +256,6 @@ def test_pods_of_other_namespaces_and_labels_are_other_kinds(site: Site) -> None
 def test_unknown_names_are_errors(site: Site) -> None:
     assert "scheduler 'Odd'" in decide(site(), change=Change(scheduler="Odd")).error
     assert "not in the inventory" in decide(site(), change=Change(remove=("n9",))).error
-
-
-def test_a_node_is_a_kubelet() -> None:
-    assert isinstance(node_type().kubelet(), Kubelet)
 
 
 def test_moves_make_room_on_reported_nodes() -> None:

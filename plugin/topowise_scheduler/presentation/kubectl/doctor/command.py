@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     merged = together(findings_)
     status = 1 if any(finding.severity != "note" for finding in merged) else 0
     findings = [{**msgspec.to_builtins(finding), "thing": finding.thing} for finding in merged]
-    body = json_output.printed(options.output, findings, rows=findings)
+    body = json_output.printed(options.output, findings)
     if body is None:
         body = _text(merged, there, console, looked_at_scheduler=bool(options.scheduler_config))
     return Answer(body, status)

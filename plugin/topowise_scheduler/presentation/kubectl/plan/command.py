@@ -21,7 +21,7 @@ from topowise_scheduler.kubelet import version_of
 from topowise_scheduler.plan import Arrival, Change, Found, Inventory, NodeType, PlannedNode, Scenario, Workload
 from topowise_scheduler.presentation.kubectl import cluster, inputs, json_output, manifests, objects, reasons, selection
 from topowise_scheduler.presentation.kubectl.console import Answer, Console
-from topowise_scheduler.presentation.kubectl.plan import changes, document, markdown, page, table, traces
+from topowise_scheduler.presentation.kubectl.plan import changes, document, page, table, traces
 from topowise_scheduler.presentation.kubectl.plan.planned import Planned
 
 _CELLS: Final = 20
@@ -43,11 +43,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     if incomplete:
         notes.append("warning: the plan was stopped, so the numbers are incomplete")
     status = 130 if incomplete else _status(planned)
-    body = json_output.printed(options.output, document.of(planned), rows=document.of(planned)["scenarios"])
-    if body is None and options.output == "markdown":
-        body = markdown.text(planned)
-    if body is None and options.output == "html":
-        body = page.text(planned)
+    body = page.text(planned) if options.output == "html" else json_output.printed(options.output, document.of(planned))
     return Answer(table.lines(planned, console) if body is None else body, status, notes)
 
 

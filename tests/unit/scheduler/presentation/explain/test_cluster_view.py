@@ -84,15 +84,6 @@ def test_a_node_that_kube_scheduler_would_not_take_never_fits(service: Service) 
     }
 
 
-def test_a_resource_that_a_node_lacks_counts_as_0(service: Service) -> None:
-    """The kubelet of a node without the device plugin ignores the resource and does not refuse the pod."""
-    shown = explained(service, pod_object(gpus="1"))
-    assert shown["gpu"][0] == "fits"
-    assert shown["good"] == ("never", f"Insufficient {GPU}: asks for 1, the node has none")
-    assert shown["virtual"][0] == "never"
-    assert {name: count for name, count in filled(service, pod_object(gpus="1")).items() if count} == {"gpu": 2}
-
-
 def test_sums_count_running_and_nominated_pods(service: Service) -> None:
     service.put(pod("there", "1", node="virtual"))
     service.put(pod("coming", "1", nominatedNodeName="virtual", priority=10))
@@ -140,13 +131,6 @@ def test_without_node_objects_only_kubelets_decide() -> None:
     service.report(counts("n1", "8", included=()))
     assert explained(service, pod_object(nodeSelector={"pool": "a"}))["n1"][0] == "fits"
     assert filled(service, pod_object()) == {"n1": 4}
-
-
-def test_unchecked_fields_are_listed_for_every_node(service: Service) -> None:
-    candidate = pod_object(volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}])
-    assert {explanation.not_looked_at for explanation in service.view.explanations(candidate, service.view.names)} == {
-        ("volumes",)
-    }
 
 
 def test_a_bound_pod_is_explained_as_unbound(service: Service) -> None:

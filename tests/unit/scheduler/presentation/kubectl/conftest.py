@@ -37,7 +37,6 @@ class Shown(NamedTuple):
     text: str
     status: int
     notes: Sequence[str]
-    key: str
 
 
 Ask = Callable[..., Shown]
@@ -236,7 +235,7 @@ def ask_with(*words: str, width: int | None = None, **console: Any) -> Shown:
     options = arguments.parser("0").parse_args(list(words))
     command = importlib.import_module(f"topowise_scheduler.presentation.kubectl.{options.command}")
     answer: Answer = command.run(options, Console(width, width or 100, now=NOW, **console))
-    return Shown(answer.text, answer.status, answer.notes, answer.key)
+    return Shown(answer.text, answer.status, answer.notes)
 
 
 @pytest.fixture

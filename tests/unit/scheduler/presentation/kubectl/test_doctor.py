@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from sandbox.exported import exported
-from topowise import fingerprint, nrt
+from topowise import nrt
 from topowise_scheduler import refusals
 from topowise_scheduler.kubelet import (
     Core,
@@ -606,12 +606,6 @@ def test_the_number_of_listed_names_is_bounded(examine: Callable[..., list[str]]
         nodes.append(item)
     (line,) = [item for item in examine(objects[REPORT], objects["Node metal-a"], *nodes) if "ready" in item]
     assert line.startswith("warning nodes n00, n01, n02, n03, n04, n05, n06, n07 and 4 more: ")
-
-
-def test_the_fingerprint_equals_the_exporters(objects: dict[str, Json]) -> None:
-    """The fingerprint of the fixtures equals the fingerprint that the check computes."""
-    named = attributes(objects["NodeResourceTopology metal-b"])
-    assert named["nodeTopologyPodsFingerprint"] == fingerprint.of([("db", "postgres-0")])
 
 
 def test_a_scheduler_file_without_its_configuration(tmp_path: Path) -> None:

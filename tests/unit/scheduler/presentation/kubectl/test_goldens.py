@@ -67,7 +67,7 @@ def test_a_command_prints_its_golden(
     words = [word.format(**files) for word in CASES[file].split()]
     width = Path(file).stem.rpartition("-")[2]
     answer = ask(*words, width=int(width) if width.isdigit() else None)
-    text, status, notes, _ = answer  # type: ignore[misc]
+    text, status, notes = answer  # type: ignore[misc]
     if file.endswith(".txt"):
         text += "".join(f"stderr: {note}\n" for note in notes) + f"status: {status}\n"
     golden = GOLDEN / file

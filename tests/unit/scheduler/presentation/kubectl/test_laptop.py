@@ -50,7 +50,6 @@ def test_the_archive_prints_the_same_as_the_package(program: Path, tmp_path: Pat
             expected.stderr,
         )
     assert run(program, tmp_path, "--version").stdout == f"{__version__}\n"
-    assert run(program, tmp_path, "__complete", "fi").stdout.startswith("fits\t")
     (unpacked,) = (tmp_path / "kubectl-topowise").iterdir()
     assert list(unpacked.rglob("*.pyc"))
 

@@ -1,9 +1,9 @@
-"""Objects by name and label, as in kubectl."""
+"""Objects by name and label, and files and directories, as in kubectl."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,29 +57,6 @@ def test_nodes_are_picked_by_name_and_by_label(ask: Ask, saved: Save) -> None:
     assert "NODE" not in ask("nodes", "--no-headers", "-f", saved(), "-o", "wide").text
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("nodes nosuch -f {cluster}", "no such node 'nosuch', expected the name of a reported node: edge-1, metal-a"),
-        ("nodes pod/a -f {cluster}", "pod/a: expected NAME or node/NAME"),
-        ("nodes -l a=b -f {reports}", "the saved objects have no Nodes, whose labels it selects"),
-        ("explain late -n ml --nodes-file {cluster} --node nosuch", "--node: no such node 'nosuch', expected"),
-        ("explain node/plain --nodes-file {cluster}", "node/plain: is a Node, which has no pod template"),
-        ("explain deploy/web --nodes-file {cluster}", "has no deployment default/web, expected it there"),
-        ("explain deploy/web --service http://x", "accepts only pods, expected no 'deploy/web'"),
-        ("fits a -f x --nodes-file {cluster}", "fits: expected either a pod, KIND/NAME, or -f FILE, not both"),
-        ("fits a -A --nodes-file {cluster}", "-A: is for all waiting pods, expected no pod and no -f with it"),
-        ("fits a --server-side --nodes-file {cluster}", "--server-side: is for manifests, expected -f FILE with it"),
-    ],
-)
-def test_a_missing_object_is_a_single_line(words: str, said: str, ask: Ask, saved: Save) -> None:
-    reports = [item for item in json.loads(Path(saved()).read_text())["items"] if "zones" in item]
-    files = {"cluster": saved(), "reports": saved(*reports, name="reports.json")}
-    with pytest.raises(SourceError) as caught:
-        ask(*[word.format(**files) for word in words.split()])
-    assert said in str(caught.value)
-
-
 def test_pods_and_workloads_are_selected_by_name(ask: Ask, saved: Save) -> None:
     items = json.loads(Path(saved()).read_text())["items"]
     late = next(item for item in items if item["metadata"]["name"] == "late")
@@ -118,9 +95,49 @@ def test_a_nomination_counts_for_other_waiting_pods_but_not_for_the_pod_itself(a
     gated = pod("ml/gated", cpu="1", memory="1Gi")
     gated["spec"]["schedulingGates"] = [{"name": "later"}]
     files = ("--nodes-file", saved(*items, second, nominated, gated, pod("ml/c", cpu="1", memory="1Gi")))
-    fits = "jsonpath={range .items[*]}{range [*]}{.verdict},{end}{end}"
-    assert ask("explain", *files, "-o", fits).text == "fits,not now,"
+    explained = json.loads(ask("explain", *files, "-o", "json").text)
+    assert [(row["pod"], row["verdict"]) for rows in explained for row in rows] == [
+        ("default/a", "fits"),
+        ("default/b", "not now"),
+    ]
     placed = json.loads(ask("simulate", *files, "-o", "json").text)["pods"]
     assert [(row["pod"], row["node"]) for row in placed] == [("default/a", "metal-b"), ("default/b", "")]
-    named = ask("explain", "-A", *files, "-o", "custom-columns=POD:.pod").text.split()
-    assert sorted(set(named)) == ["POD", "default/a", "default/b", "ml/c"]
+    everywhere = json.loads(ask("explain", "-A", *files, "-o", "json").text)
+    assert [row["pod"] for rows in everywhere for row in rows] == ["ml/c", "default/a", "default/b"]
+
+
+@pytest.fixture
+def directory(tmp_path: Path, saved: Save) -> Iterator[Path]:
+    """The saved cluster in two files."""
+    items = json.loads(Path(saved()).read_text())["items"]
+    folder = tmp_path / "saved"
+    (folder / "below").mkdir(parents=True)
+    (folder / "reports.yaml").write_text(json.dumps({"items": [item for item in items if "zones" in item]}))
+    (folder / "others.json").write_text(json.dumps({"items": [item for item in items if "zones" not in item]}))
+    (folder / "below" / "broken.json").write_text("{[")
+    (folder / "notes.txt").write_text("{[")
+    yield folder
+
+
+def test_directories_are_read_and_urls_are_refused(directory: Path, ask: Ask, saved: Save) -> None:
+    expected = ask("nodes", "-f", saved()).text
+    assert ask("nodes", "-f", str(directory)).text == expected
+    # Without pods no report is known to be outdated.
+    assert "stale" in expected
+    assert "stale" not in ask("nodes", "-f", str(directory / "reports.yaml")).text
+    with pytest.raises(
+        SourceError, match=r"https://host/a\.yaml: is a URL, expected a file; download it first, or pipe"
+    ):
+        ask("nodes", "-f", "https://host/a.yaml")
+    with pytest.raises(
+        SourceError, match=r"below: is a directory without any \.json or \.yaml or \.yml, expected some"
+    ):
+        (directory / "below" / "broken.json").unlink()
+        ask("nodes", "-f", str(directory / "below"))
+
+
+def test_nodes_are_picked_by_label_for_pods_too(ask: Ask, saved: Save) -> None:
+    for command in ("explain", "fits"):
+        words = (command, "late", "-n", "ml", "--nodes-file", saved(), "-l", "pool=metal", "-o", "name")
+        assert set(ask(*words).text.split()) <= {"node/metal-a", "node/metal-b"}
+        assert json.loads(ask(*words[:-1], "json").text)

@@ -39,8 +39,8 @@ def _with(saved: Saved, text: str) -> str:
 
 
 def test_a_damaged_attribute_is_a_warning_and_the_rest_is_drawn(ask: Ask, saved: Saved) -> None:
-    plain, _, _, _ = ask("node", "metal-a", "-f", saved(), width=80)
-    shown, status, notes, _ = ask("node", "metal-a", "-f", _with(saved, '[["eth0"]]'), width=80)
+    plain, _, _ = ask("node", "metal-a", "-f", saved(), width=80)
+    shown, status, notes = ask("node", "metal-a", "-f", _with(saved, '[["eth0"]]'), width=80)
     assert (shown, status) == (plain, 0)
     assert len(notes) == 1
     assert "metal-a: attribute topowise.io/pci: places" in notes[0]
@@ -48,7 +48,7 @@ def test_a_damaged_attribute_is_a_warning_and_the_rest_is_drawn(ask: Ask, saved:
 
 
 def test_the_wide_table_has_the_distances_of_places(ask: Ask, saved: Saved) -> None:
-    shown, _, _, _ = ask("node", "metal-a", "-f", _with(saved, PLACES), "-o", "wide")
+    shown, _, _ = ask("node", "metal-a", "-f", _with(saved, PLACES), "-o", "wide")
     lines = [" ".join(line.split()) for line in shown.splitlines()]
     start = lines.index("PLACE NUMA NODE DEVICES P0 P1")
     assert lines[start + 1 : start + 4] == [

@@ -15,7 +15,7 @@ from topowise.errors import SourceError
 from topowise_scheduler import plan
 from topowise_scheduler.presentation.kubectl.plan import changes, traces
 
-from .conftest import GPU, Ask, Save, pod
+from .conftest import Ask, Save, pod
 
 WIDE = pod("wide", cpu="40", memory="80Gi")
 
@@ -25,14 +25,6 @@ def manifest(tmp_path: Path) -> str:
     file = tmp_path / "wide.json"
     file.write_text(json.dumps(WIDE))
     return str(file)
-
-
-def test_today_is_beside_each_change(ask: Ask, saved: Save, manifest: str) -> None:
-    change = ("--existing", "ignore", "--change", "policy=restricted selector=pool=metal")
-    shown = ask("plan", "--nodes-file", saved(), "-f", manifest, *change)
-    assert shown.status == 0
-    assert "All pods fit with policy=restricted selector=pool=metal." in shown.text
-    assert "default/wide placed" in shown.text and "0 of 1" in shown.text and "Not modelled: volumes" in shown.text
 
 
 def test_today_equals_simulate(ask: Ask, saved: Save, tmp_path: Path) -> None:
@@ -56,12 +48,6 @@ def test_forms_for_programs(ask: Ask, saved: Save, manifest: str) -> None:
     assert document == yaml.safe_load(ask(*words, "-o", "yaml").text)
     assert [scenario["name"] for scenario in document["scenarios"]] == ["today", "policy=none"]
     assert document["complete"] and document["scenarios"][0]["workloads"][0]["asked"] == 2
-    assert ask(*words, "-o", "jsonpath={.scenarios[1].fits}").text.strip() in ("true", "false")
-
-
-def test_markdown_escapes_names(ask: Ask, saved: Save, manifest: str) -> None:
-    shown = ask("plan", "--nodes-file", saved(), "-f", manifest, "--change", "policy=none name=a|b*c", "-o", "markdown")
-    assert "| a\\|b\\*c |" in shown.text and "| --- | --- | --- |" in shown.text
 
 
 class _Page(HTMLParser):
@@ -210,17 +196,6 @@ def test_a_range_is_several_changes() -> None:
 def test_a_change_that_cannot_be_read(text: str) -> None:
     with pytest.raises(SourceError, match="--change"):
         parsed(text)
-
-
-def test_machines_need_no_cluster(ask: Ask, tmp_path: Path) -> None:
-    recipes = Path(__file__).resolve().parents[5] / "docs/how-to/plan"
-    file = tmp_path / "gpu.json"
-    file.write_text(json.dumps(pod("gpu", cpu="4", memory="8Gi", gpu="1")))
-    machine = ("--machine", f"{recipes / 'epyc.json'}*2", "--kubelet-config", str(recipes / "kubelet.yaml"))
-    document = json.loads(ask("plan", *machine, "-f", str(file), "--fill", "-o", "json").text)
-    today = document["scenarios"][0]
-    assert (today["nodes"], today["placed"]) == (2, 8)
-    assert today["resources"][GPU] == {"allocatable": 8, "used": 8, "free": 0, "stranded": 0}
 
 
 def test_a_machine_without_a_number_is_a_node(ask: Ask, saved: Save, tmp_path: Path) -> None:

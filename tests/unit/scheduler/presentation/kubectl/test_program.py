@@ -1,4 +1,4 @@
-"""The program as a process: start time, loaded modules, pipes, colours, and kubectl's completion."""
+"""The program as a process: start time, loaded modules, pipes and colours, and its help."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from topowise_scheduler.presentation.kubectl import __main__ as program
 
 from .conftest import Save
 
@@ -43,7 +45,7 @@ def test_nodes_starts_fast_without_heavy_modules(saved: Save) -> None:
         "import sys; from topowise_scheduler.presentation.kubectl.__main__ import main; main(sys.argv[1:]); "
         f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
     )
-    for more in (words, ["node", "metal-a", "-f", saved()], ["completion", "kubectl"]):
+    for more in (words, ["node", "metal-a", "-f", saved()]):
         done = subprocess.run([sys.executable, "-c", code, *more], capture_output=True, text=True, check=True)
         assert done.stderr.splitlines()[-1] == "[]"
 
@@ -120,49 +122,12 @@ def test_documents_are_utf_8_and_tables_use_the_encoding(saved: Save, tmp_path: 
         assert (done.returncode, "firma.de/" in done.stdout, "Traceback" in done.stderr) == (0, True, False)
 
 
-@pytest.mark.parametrize(
-    ("words", "shown"),
-    [
-        ([""], "nodes node explain fits simulate plan defrag doctor completion help"),
-        (["no"], "nodes node"),
-        (["node", "-f", "CLUSTER", "metal-"], "metal-a metal-b metal-c"),
-        (["node", "-f", "CLUSTER", "-o", ""], "text svg wide json yaml jsonpath= custom-columns="),
-        (["explain", "--nodes-file", "CLUSTER", "--node", "e"], "edge-1"),
-        (["simulate", "--strategy", "Least"], "LeastAllocated LeastNUMANodes"),
-        (["doctor", "--sch"], "--scheduler-config"),
-        (["completion", "k"], "kubectl"),
-        (["help", "no"], "nodes node"),
-        (["nodes", "-f", "CLUSTER", "edge-1", "metal-a"], "metal-a"),
-        (["node", "-f", "CLUSTER", "node/e"], "node/edge-1"),
-        (["explain", "-f", "nosuch", "--nodes-file", "CLUSTER", "--node", "edge"], "edge-1"),
-        (["fits", "nobody/"], ""),
-        (["nodes", "--interval", ""], ""),
-        (["nobody", ""], ""),
-        (["-n", "ml", "no"], "nodes node"),
-        (["-n", "ml", "node", "-f", "CLUSTER", "metal-a"], "metal-a"),
-        (["node", "--as"], "--as --as-group --as-uid"),
-        (["--as"], "--as --as-group --as-uid"),
-    ],
-)
-def test_completion(words: list[str], shown: str, saved: Save) -> None:
-    done = run("__complete", *(word.replace("CLUSTER", saved()) for word in words))
-    *candidates, directive = done.stdout.splitlines()
-    assert [candidate.split("\t")[0] for candidate in candidates] == shown.split()
-    assert directive == ":4"
+def test_help_is_of_a_command_too(capfd: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            program.main(list(words))
+        assert ended.value.code == 0
+        return capfd.readouterr().out
 
-
-def test_the_shell_completes_files() -> None:
-    assert run("__complete", "simulate", "-f", "").stdout == ":0\n"
-
-
-def test_the_completion_hook_is_a_script(tmp_path: Path) -> None:
-    program = tmp_path / "kubectl-topowise"
-    program.write_text(f'#!/bin/sh\nexec {" ".join(PROGRAM)} "$@"\n')
-    program.chmod(0o755)
-    hook = tmp_path / "kubectl_complete-topowise"
-    hook.write_text(run("completion", "kubectl").stdout)
-    hook.chmod(0o755)
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    words = [str(hook), "completion", "k"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("kubectl\n:4\n", "")
+    assert said() == said("help") == said("--help")
+    assert said("help", "fits") == said("fits", "--help") != said()

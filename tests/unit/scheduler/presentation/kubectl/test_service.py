@@ -35,6 +35,8 @@ SHOWN = {
     "otherwise": "",
     "claims": None,
 }
+# The plug-in names the pod of each row.
+ROWS = [{"pod": "prod/web", **SHOWN}]
 
 
 class Stub(HTTPServer):
@@ -81,14 +83,14 @@ def test_a_pod_by_its_name(stub: Stub, ask: Ask) -> None:
     assert answer.status == 0
     assert "metal-a   fits      7       the pod goes to NUMA node 1 (cpu 4)" in answer.text
     assert stub.queries == [({"pod": ["prod/web"], "view": ["waiting"], "node": ["metal-a"]}, None)]
-    assert json.loads(ask("explain", "web", "-n", "prod", "--service", url, "-o", "json").text) == [SHOWN]
+    assert json.loads(ask("explain", "web", "-n", "prod", "--service", url, "-o", "json").text) == ROWS
 
 
 def test_the_next_step_of_a_newer_service(stub: Stub, ask: Ask) -> None:
     stub.answer = json.dumps({"cause": "excluded", "nextStep": "uncordon metal-a", "nodes": [SHOWN]})
     url = f"http://127.0.0.1:{stub.server_port}/"
     assert "Next step: uncordon metal-a\n" in ask("explain", "web", "-n", "prod", "--service", url).text
-    assert json.loads(ask("explain", "web", "-n", "prod", "--service", url, "-o", "json").text) == [SHOWN]
+    assert json.loads(ask("explain", "web", "-n", "prod", "--service", url, "-o", "json").text) == ROWS
 
 
 def test_pods_by_their_manifests(stub: Stub, ask: Ask) -> None:

@@ -45,17 +45,6 @@ def test_every_cpu_device_and_share_has_a_title(picture: Picture) -> None:
         assert all(titles(document, kind))
 
 
-def test_the_tooltips_name_the_pods(picture_of: Callable[[str], Picture]) -> None:
-    document = ElementTree.fromstring(svg(picture_of("two-zones")))
-    assert "CPU 33: allocated to default/router" in titles(document, "cpu")
-    assert "CPU 32: reserved for the system" in titles(document, "cpu")
-    assert "nvidia.com/gpu 0000:3b:00.0: allocated to ml/trainer-rank-0" in titles(document, "device")
-    assert "intel.com/e810_vf 0000:98:00.4: unhealthy" in titles(document, "device")
-    assert "memory of node 1: 20Gi allocated to ml/trainer-rank-1" in titles(document, "share")
-    odd = ElementTree.fromstring(svg(picture_of("odd")))
-    assert "example.com/nvlink nvlink-1: near nodes 0+1" in titles(odd, "device")
-
-
 def test_every_fill_of_a_pod_but_a_narrow_share_carries_its_tag(picture: Picture) -> None:
     text = svg(picture)
     owned = [
@@ -70,26 +59,10 @@ def test_every_fill_of_a_pod_but_a_narrow_share_carries_its_tag(picture: Picture
     assert all(tagged or (kind == "share" and width < 30) for kind, width, tagged in owned)
 
 
-def test_the_theme_follows_the_viewer(picture_of: Callable[[str], Picture]) -> None:
-    light, dark = svg(picture_of("tiny")).split("@media (prefers-color-scheme:dark){")
-    assert f".canvas{{fill:{LIGHT.canvas}}}" in light
-    assert f".canvas{{fill:{DARK.canvas}}}" in dark
-
-
 def test_the_style_applies_only_to_the_svg(picture_of: Callable[[str], Picture]) -> None:
     style = svg(picture_of("tiny")).partition("<style>")[2].partition("</style>")[0]
     rules = [line for line in style.splitlines() if line and not line.startswith(("@media", "}"))]
     assert all(part.startswith(".topowise ") for line in rules for part in line.split("{")[0].split(","))
-
-
-def test_names_are_escaped(picture_of: Callable[[str], Picture]) -> None:
-    text = svg(picture_of("every-state"))
-    assert "<b attr" not in text
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-    texts = [element.text for element in ElementTree.fromstring(text).iter(f"{SVG}text")]
-    assert 'a/<b attr="x">&' in texts
-    assert "<&\"'>" in texts
 
 
 def contrast(foreground: str, background: str) -> float:
