@@ -1,6 +1,6 @@
 """The chart's admission policies on a real API server: what an exporter writes of pods and Leases, and nothing else.
 
-tests/unit/chart/test_on_a_cluster.py has the same of NodeResourceTopologies, with a token of an exporter's pod.
+tests/nightly/cluster/test_chart.py has the same of NodeResourceTopologies, with a token of an exporter's pod.
 """
 
 from __future__ import annotations

@@ -1,133 +1,25 @@
-"""The chart, its rendered objects, and Helm to render more objects, if Helm is installed."""
+"""Fixtures of the chart's tests, from tests/support."""
 
-from __future__ import annotations
+from rendered_chart import (
+    chart,
+    dashboard,
+    default,
+    helm,
+    pytest_collection_modifyitems,
+    recipes,
+    render,
+    repository,
+    values,
+)
 
-import json
-import os
-import subprocess
-from collections.abc import Callable, Iterator
-from functools import cache
-from pathlib import Path
-from typing import Any
-
-import pytest
-import yaml
-
-REPOSITORY = Path(__file__).resolve().parents[3]
-CHART = REPOSITORY / "charts/topowise"
-HELM = REPOSITORY / "hack/helm"
-NAMESPACE = "topowise-system"
-RECIPES = ["", *sorted(path.stem for path in (CHART / "recipes").glob("*.yaml"))]
-
-Document = dict[str, Any]
-Render = Callable[..., "Rendered"]
-
-
-class Rendered(list[Document]):
-    """Objects, found by kind and name."""
-
-    def named(self, kind: str, name: str) -> Document:
-        (match,) = (item for item in self if item["kind"] == kind and item["metadata"]["name"] == name)
-        return match
-
-    def kinds(self, kind: str) -> list[Document]:
-        return [item for item in self if item["kind"] == kind]
-
-    def pod(self, kind: str, name: str) -> Document:
-        """The spec of a workload's pods."""
-        return self.named(kind, name)["spec"]["template"]["spec"]
-
-
-def _has_helm() -> bool:
-    return subprocess.run([HELM, "--find"], check=False, capture_output=True).returncode == 0
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without Helm a single test reports it, instead of every test that needs Helm."""
-    here = Path(__file__).parent
-    wanting = [test for test in items if test.path.parent == here and "helm" in getattr(test, "fixturenames", ())]
-    if len(wanting) > 1 and not _has_helm():
-        config.hook.pytest_deselected(items=wanting[1:])
-        gone = set(wanting[1:])
-        items[:] = [test for test in items if test not in gone]
-
-
-@pytest.fixture(scope="session")
-def repository() -> Path:
-    return REPOSITORY
-
-
-@pytest.fixture(scope="session")
-def chart() -> Path:
-    return CHART
-
-
-@pytest.fixture(scope="session")
-def values(chart: Path) -> Document:
-    return yaml.safe_load((chart / "values.yaml").read_text())
-
-
-@pytest.fixture(scope="session")
-def recipes(chart: Path) -> dict[str, Document]:
-    """Values of each recipe, by name."""
-    return {path.stem: yaml.safe_load(path.read_text()) for path in sorted((chart / "recipes").glob("*.yaml"))}
-
-
-@pytest.fixture(scope="session")
-def default() -> Rendered:
-    """What the chart makes of its own values, as it is committed for kustomize."""
-    folder = REPOSITORY / "charts/kustomize/default"
-    files = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
-    return Rendered(item for file in files for item in yaml.safe_load_all((folder / file).read_text()))
-
-
-@pytest.fixture(scope="session")
-def helm() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs Helm; the caller looks at the status."""
-    if not _has_helm():
-        pytest.skip("no helm: set $HELM, or run hack/helm --fetch")
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        # The developer's own kubeconfig must not be used.
-        environment = {**os.environ, "KUBECONFIG": os.devnull}
-        return subprocess.run([HELM, *arguments], check=False, capture_output=True, text=True, env=environment)
-
-    return run
-
-
-@pytest.fixture(scope="session")
-def dashboard(chart: Path) -> Document:
-    return json.loads((chart / "dashboards/topowise.json").read_text())
-
-
-@pytest.fixture(scope="session")
-def render(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
-    """The objects of a values set: a recipe's name or none, and settings as --set takes them.
-
-    Equal sets are rendered once, so no test changes an object.
-    """
-
-    @cache
-    def objects(recipe: str = "", *settings: str, kube_version: str = "1.36.2", api: str = "") -> Rendered:
-        arguments = ["template", "topowise", str(CHART), f"--namespace={NAMESPACE}", f"--kube-version={kube_version}"]
-        arguments += [f"--values={CHART}/recipes/{recipe}.yaml"] if recipe else []
-        arguments += [f"--api-versions={api}"] if api else []
-        done = helm(*arguments, *(f"--set={setting}" for setting in settings))
-        if done.returncode:
-            raise ValueError(done.stderr)
-        return Rendered(_documents(done.stdout))
-
-    return objects
-
-
-def _documents(text: str) -> Iterator[Document]:
-    return (item for item in yaml.load_all(text, _Strict) if item)
-
-
-class _Strict(yaml.CSafeLoader):
-    """Refuses what is there twice, as Kubernetes does where it is asked to look."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
-        assert len(keys) == len(set(keys)), f"{[key for key in keys if keys.count(key) > 1]} twice, {node.start_mark}"
-        return super().construct_mapping(node, deep)
+__all__ = [
+    "chart",
+    "dashboard",
+    "default",
+    "helm",
+    "pytest_collection_modifyitems",
+    "recipes",
+    "render",
+    "repository",
+    "values",
+]

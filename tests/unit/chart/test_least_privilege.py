@@ -9,11 +9,10 @@ import pytest
 import yaml
 
 from forbidden_rights import FOREIGN_ROLES, NEVER_RESOURCES, NEVER_VERBS
+from rendered_chart import CHART, RECIPES, Document
 from topowise.runtime import config
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_scheduler.configuration import SchedulerConfiguration
-
-from .conftest import CHART, RECIPES, Document
 
 # Of test_objects_are_of_one_piece; a Role may be of another namespace.
 NAMESPACED = {"DaemonSet", "Deployment", "ConfigMap", "Secret", "Service", "ServiceAccount", "NetworkPolicy"}

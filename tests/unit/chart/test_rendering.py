@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
+from rendered_chart import RECIPES, Document
 from topowise.runtime import config
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_scheduler.cluster.nodes import STARTUP_TAINT
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.presentation.kubectl.doctor import kube_scheduler
-
-from .conftest import RECIPES, Document
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

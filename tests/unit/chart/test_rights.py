@@ -1,7 +1,7 @@
 """RBAC gives exactly what the code asks of the API server: every request in it is listed here, and found by reading it.
 
 A new request in the code fails `test_every_request_in_the_code_is_listed` until its right is listed here. That the
-rights suffice, and what policies refuse, is shown on a real API server by test_writes_on_a_cluster.py.
+rights suffice, and what policies refuse, is shown on a real API server by tests/nightly/cluster/test_writes.py.
 """
 
 from __future__ import annotations

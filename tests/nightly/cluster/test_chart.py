@@ -20,6 +20,7 @@ import yaml
 
 from chart_cluster import NAMESPACE, Cluster, Document, eventually, installed, path_of
 from forbidden_rights import FOREIGN_ROLES, NEVER_RESOURCES, NEVER_VERBS
+from rendered_chart import RECIPES
 from sandbox import controlplane, stock_scheduler
 from sandbox.processes import Process, free_ports
 
@@ -37,7 +38,6 @@ FOREIGN = {
     "Certificate",
     "SecurityContextConstraints",
 }
-RECIPES = sorted(path.stem for path in (Path(__file__).parents[3] / "charts/topowise/recipes").glob("*.yaml"))
 # The remaining recipes differ by a path, or by kinds that this API server does not have.
 ON = ["on/gke", "on/openshift"]
 
