@@ -159,6 +159,16 @@ def test_unreadable_quantities_are_unknown() -> None:
     assert "many" in result.feature
 
 
+def test_shares_of_a_device_fill_its_capacity() -> None:
+    policy = {"default": "10Gi", "validRange": {"min": "10Gi", "step": "10Gi"}}
+    shared = gpus(1, allowMultipleAllocations=True, capacity={"memory": {"value": "40Gi", "requestPolicy": policy}})
+    claims = [claim_of({"capacity": {"requests": {"memory": "15Gi"}}}, name=f"c{number}") for number in range(3)]
+    result = run([slice_of("s", shared)], *claims[:2])
+    assert isinstance(result, Allocation)
+    assert [claim[0].consumed for claim in result.claims] == [{"memory": 20 * (1 << 30) * 10**9}] * 2
+    assert run([slice_of("s", shared)], *claims) == NoFit("cannot allocate all claims")
+
+
 def test_removed_allocations_free_their_devices() -> None:
     exclusive = DeviceRequestAllocationResult("r", DRIVER, "n1", "a")
     share = DeviceRequestAllocationResult("r", DRIVER, "n1", "b", shareID="1", consumedCapacity={"memory": "1Gi"})

@@ -113,6 +113,12 @@ def test_no_evaluation_begins_without_work() -> None:
             _match(f"{number} == 0 || {number} == 1", work=work)
 
 
+def test_only_later_gates_give_expressions_the_field_for_shares() -> None:
+    text = "device.allowMultipleAllocations"
+    assert _match(text, allowMultipleAllocations=True) is Match.YES
+    assert _match(text, knows_shares=False, allowMultipleAllocations=True) is Match.FAILS
+
+
 def test_an_expression_is_evaluated_once_per_device() -> None:
     selectors, device, work = Selectors(), _device(), Work()
     assert selectors.match("1 + 1 == 2", device, True, work) is Match.YES
