@@ -262,6 +262,18 @@ class TestPodsThatAreExpected:
         service.put(pod("a", "4", priority=10))
         assert service.fits(pod("b", "4", priority=5), "n1") == ["n1"]
 
+    def test_a_bind_that_lost_a_race_keeps_the_other_bookings(self, service: Service) -> None:
+        record = service.put(pod("a", "4"))
+        assert service.assume(record) == ""
+        service.put(pod("a", "4", node="n2"))
+        service.ledger.reservations.forget(record.uid)
+        assert (service.free("n1"), service.free("n2")) == ([3, 4], [3, 0])
+
+    def test_a_reservation_that_ends_leaves_the_nomination(self, service: Service) -> None:
+        record = service.reserve(pod("a", "4", nominatedNodeName="n1", priority=10))
+        service.ledger.reservations.release(record.uid)
+        assert service.fits(pod("b", "4"), "n1") == []
+
 
 class TestRefusals:
     def test_a_refused_pod_is_booked_nowhere_and_its_like_is_kept_away_until_the_next_report(

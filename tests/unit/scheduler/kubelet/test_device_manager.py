@@ -59,3 +59,14 @@ def test_devices_near_unknown_numa_nodes_fit_a_request_of_none_only(amount: int,
     machine = machine_of(2, 2, devices={"x.io/nic": [Device("n0", (7,)), Device("n1", (7,))]})
     kubelet = kubelet_of(machine, topologyManagerPolicy="single-numa-node", topologyManagerScope=scope)
     assert kubelet.admit(pod_of("p", {"cpu": "1", "memory": "1Gi", "x.io/nic": amount})).admitted == admitted
+
+
+def test_a_device_of_two_nodes_counts_once() -> None:
+    devices = [Device("g0", (0, 1)), Device("g1", (0, 1)), Device("g2", None)]
+    assert (
+        not kubelet_of(machine_of(4, 4, devices={"x.io/gpu": devices}), topologyManagerPolicy="restricted")
+        .admit(pod_of("p", _gpus(3)))
+        .admitted
+    )
+    assert DeviceTable(devices, {0: 0, 1: 1}).of_one_node is False
+    assert DeviceTable(NEAR, {0: 0, 1: 1}).of_one_node is True

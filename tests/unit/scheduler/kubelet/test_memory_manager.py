@@ -126,3 +126,19 @@ def test_the_last_byte_is_booked_and_released() -> None:
     assert tables.free["memory"] == [0, 8 * GI - 1]
     tables.give("memory", BOTH, 7 * GI + 1)
     assert tables.free["memory"] == [7 * GI, 8 * GI]
+
+
+def test_reusable_memory_of_a_type_does_not_change_other_types() -> None:
+    # initContainersReusableMemory is per type: node 0 has exactly the pages; its memory is of the init container.
+    machine = machine_of(4, 4, hugepages=[{2048: 512}, {2048: 512}])
+    kubelet = kubelet_of(machine, topologyManagerPolicy="single-numa-node")
+    placed = kubelet.admit(pod_of("p", _limits("5Gi", **{"hugepages-2Mi": "1Gi"}), init=[_limits("5Gi")]))
+    assert (placed.admitted, placed.placements["c0"].numa) == (True, (0,))
+
+
+def test_the_start_of_an_unknown_container_finishes_no_init_container() -> None:
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node")
+    kubelet.admit(pod_of("p", _limits("1Gi"), init=[_limits("2Gi"), _limits("3Gi")]))
+    before = _free(kubelet)
+    assert kubelet.start("p", ["other"])
+    assert _free(kubelet) == before

@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from kubelets import GI, kubelet_of, machine_of, pod_of
+from topowise import pods
 from topowise_scheduler.kubelet import Admission, Kubelet
 from topowise_scheduler.kubelet.hints import UNEXPECTED
+from topowise_scheduler.kubelet.pod import view
 from topowise_scheduler.kubelet.restart import restart
 
 GATE = {"featureGates": {"PodLevelResourceManagers": True}}
@@ -173,3 +175,25 @@ def test_a_sidecar_keeps_its_share_and_init_containers_use_the_rest() -> None:
     kubelet = _kubelet(**GATE)
     pod = pod_of("p", {}, init=[_exclusive(6), {}], sidecars=[_exclusive(2)], level={"cpu": "6", "memory": "6Gi"})
     assert _counts(kubelet.admit(pod)) == {"i0": 6, "i1": 6, "s0": 2, "c0": 4}
+
+
+def test_an_empty_shared_pool_fails_the_hint() -> None:
+    admission = _kubelet(**GATE).admit(pod_of("p", _exclusive(4), {}, level={"cpu": "4", "memory": "5Gi"}))
+    assert (admission.reason, admission.message) == (
+        "TopologyAffinityError",
+        "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager",
+    )
+
+
+def test_a_request_of_a_single_unit_makes_a_container_exclusive_and_0_does_not() -> None:
+    # IsContainerEquivalentQOSGuaranteed: requests of cpu and memory exist and equal the limits.
+    def exclusive(requests: dict[str, int], limits: dict[str, int]) -> bool:
+        container = pods.ContainerNeeds("c0", "app", requests, limits)
+        level = pods.PodLevel({"cpu": 9000, "memory": 9}, {"cpu": 9000, "memory": 9})
+        needs = pods.Needs((container,), {}, "Guaranteed", level)
+        return view("p", needs, pod_level_resource_managers=True).containers[0].memory != {}
+
+    assert exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000, "memory": 1})
+    assert not exclusive({"cpu": 1000, "memory": 0}, {"cpu": 1000, "memory": 0})
+    assert not exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000, "memory": 2})
+    assert not exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000})
