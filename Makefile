@@ -24,7 +24,7 @@ demo-stop: venv ## Stops the demo that make demo KEEP=1 left running.
 test: venv ## Unit, contract and integration tests of what ships (2.5 minutes on 2 cores).
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist worksteal $(ARGS)
 
-nightly: venv ## What make test leaves out, part by part: tools, cluster, browser, storms, kubectl, fuzz, soak, mutants, bench, e2e; PART=.
+nightly: venv ## What make test leaves out, part by part: tools, thorough, cluster, browser, storms, kubectl, fuzz, soak, mutants, bench, e2e; PART=.
 	@hack/nightly $(PART)
 
 check: venv ## Formatting, lint, types, import directions, generated code.

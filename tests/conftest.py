@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from hypothesis import settings
 
+from examples import examples
 from hang_report import HangReport
 from sandbox import simulated_time
 
-# A machine that is busy with other processes takes any time for an example.
-settings.register_profile("topowise", deadline=None)
+# A machine that is busy with other processes takes any time for an example. `make nightly` tries more examples.
+settings.register_profile("topowise", deadline=None, max_examples=examples())
 settings.load_profile("topowise")
 
 

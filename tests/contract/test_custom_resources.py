@@ -44,14 +44,23 @@ async def until(api: Client, path: str, status: int) -> None:
     raise AssertionError(f"{path} does not answer {status}")
 
 
+async def until_established(api: Client, path: str) -> None:
+    """A real server serves the kind before its definition says so."""
+    for _ in range(200):
+        conditions = (await api.ok("GET", path))["status"]["conditions"]
+        if {condition["type"]: condition["status"] for condition in conditions}.get("Established") == "True":
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{path} is not established: {conditions}")
+
+
 async def test_a_definition_makes_its_kind_served_until_it_is_deleted(api: Client) -> None:
     group = f"{api.name()}.example.com"
     path = f"/apis/{group}/v1/namespaces/default/gadgets"
     assert (await api.call("GET", path)).status == 404
     await api.ok("POST", CRDS, definition(group))
     await until(api, path, 200)
-    conditions = (await api.ok("GET", f"{CRDS}/gadgets.{group}"))["status"]["conditions"]
-    assert {c["type"]: c["status"] for c in conditions}["Established"] == "True"
+    await until_established(api, f"{CRDS}/gadgets.{group}")
     gadget = {"apiVersion": f"{group}/v1", "kind": "Gadget", "metadata": {"name": "g"}, "spec": {}}
     created = await api.ok("POST", path, gadget | {"status": {"phase": "early"}})
     assert created["spec"] == {"size": 3}

@@ -158,6 +158,7 @@ async def ask(server: ApiServer, folder: Path, *words: str) -> tuple[int, str, s
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH")
 @pytest.mark.real_time
+@pytest.mark.nightly
 async def test_the_plugin_reads_v1alpha1_where_v1alpha2_is_not_served(
     server: ApiServer, api: Api, tmp_path: Path
 ) -> None:

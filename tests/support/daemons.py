@@ -25,6 +25,7 @@ SHARED_TIME = str(Path(__file__).with_name("shared_time.py"))
 CRD = Path(__file__).parents[2] / "charts/topowise/crds/noderesourcetopologies.yaml"
 # Seconds between the effect of a request and its answer, as with a busy server. A test must not depend on their order:
 # `LATE_ANSWERS=0.2 pytest tests/integration` checks that (except test_lease.py, whose lease times are shorter).
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.02, 0.25
 LATE = float(os.environ.get("LATE_ANSWERS", "0"))
 
 
@@ -54,7 +55,7 @@ def plain(server: ApiServer) -> Credentials:
 
 async def assert_eventually(check: Callable[[], Any], *, within: float = 30.0) -> None:
     """Waits until a condition (or coroutine function) holds; fails with its last value otherwise."""
-    deadline = clock.monotonic() + within
+    deadline, pause = clock.monotonic() + within, _FIRST_PAUSE_S
     while True:
         value = check()
         if isinstance(value, Awaitable):
@@ -62,7 +63,8 @@ async def assert_eventually(check: Callable[[], Any], *, within: float = 30.0) -
         if value:
             return
         assert clock.monotonic() < deadline, f"still {value!r} after {within}s"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(pause)
+        pause = min(_MOST_PAUSE_S, 1.25 * pause)
 
 
 Process = asyncio.subprocess.Process | forking.Process

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_exporter.hardware import memory_problem
 from topowise_exporter.kubelet.allocations import (
@@ -246,7 +247,7 @@ def situations(draw: st.DrawFn) -> tuple[Machine, Allocatable, tuple[PodAllocati
     return read, allocatable, tuple(pods), account(read, Allocations(allocatable, tuple(pods)), STATIC)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples())
 @given(situations())
 def test_available_and_used_sum_up_to_allocatable(
     situation: tuple[Machine, Allocatable, tuple[PodAllocation, ...], Accounts],

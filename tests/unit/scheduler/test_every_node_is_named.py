@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from claim_objects import ClaimService, claiming
 from crowds import many_containers
+from examples import examples
 from scheduling import Service, counts, exact, kubelet, pod, sent
 from steering_pods import marked, requiring
 from topowise.wire import scoring_pb2
@@ -89,7 +90,7 @@ SETUPS = st.builds(
     markers=st.sampled_from((None, 0, 512)),
 )
 EXAMPLES = settings(
-    max_examples=200,
+    max_examples=examples(60),
     derandomize=True,
     database=None,
     deadline=None,

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from scheduling import Service, counts, pod, sent
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.extender import names as lists
@@ -49,7 +50,7 @@ def answers(verbs: Verbs, uid: str, names: list[str], encode: Any) -> tuple[Any,
     return filtered, sent(verbs.prioritize(encode(document, names_left))) if len(names_left) > 1 else None
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(20))
 @given(st.lists(st.lists(NAMES, max_size=8), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_recognised_or_decoded_the_answers_are_the_same(questions: list[list[str]], rng: Random) -> None:
     """Lists of names repeat, in a different order and in part. The questions reserve nothing."""

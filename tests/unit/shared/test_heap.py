@@ -46,6 +46,7 @@ class Longest:
             self.ms = max(self.ms, 1e3 * (time.thread_time() - self._since))
 
 
+@pytest.mark.nightly
 async def test_collections_stay_short_while_more_and_more_is_kept() -> None:
     many = [[number] for number in range(1_200_000)]
     gc.collect()

@@ -167,6 +167,7 @@ class TestRandomCourses:
                 assert not any(course.refuses(state, in_flight=[]) for state in course.others()), f"seed {seed}"
         assert min(answers.values()) > 0, answers
 
+    @pytest.mark.nightly
     def test_a_state_that_no_order_gives_is_found_to_be_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The courses of the first test do reach states by other orders than the predicted order."""
 

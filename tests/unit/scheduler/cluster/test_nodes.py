@@ -6,6 +6,8 @@ import json
 import tracemalloc
 from typing import Any
 
+import pytest
+
 from topowise_scheduler.cluster.nodes import Nodes
 
 
@@ -37,6 +39,7 @@ def test_nodes_of_one_pool_share_what_is_the_same() -> None:
     assert first.label("example.com/label-99") is None
 
 
+@pytest.mark.nightly
 def test_a_node_takes_a_few_hundred_bytes() -> None:
     nodes = Nodes()
     nodes.apply("ADDED", nodes.decode(document("first")))

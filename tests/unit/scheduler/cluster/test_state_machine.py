@@ -304,6 +304,7 @@ _MOVE = PodStates.move
         (PodState, "is_assigned", property(_assumed_is_bound)),
     ],
 )
+@pytest.mark.nightly
 def test_planted_faults_are_found(
     where: type, name: str, fault: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

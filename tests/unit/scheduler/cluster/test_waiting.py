@@ -4,6 +4,8 @@ import pytest
 
 from waiting import Simulation
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.mark.parametrize("seed", [8, 10, 11])
 def test_no_kubelet_refuses_a_sent_pod_and_few_pods_wait_beside_free_resources(seed: int) -> None:

@@ -70,6 +70,7 @@ def test_a_version_decides_as_recorded(sample: dict[int, list[Decision]], minor:
 
 
 @pytest.mark.parametrize("minor", MINORS)
+@pytest.mark.nightly
 def test_a_mistake_in_a_row_is_detected(sample: dict[int, list[Decision]], minor: int) -> None:
     planted = list(recordings.mistakes(minor))
     assert len(planted) >= len(CHANGES)

@@ -212,6 +212,7 @@ def _gap(case: Case, victims: PodSet | None) -> str:
     return next((name for (name, least), harm in pairs if harm != least), "")
 
 
+@pytest.mark.nightly
 def test_a_better_set_is_rare() -> None:
     gaps: Counter[str] = Counter()
     kube_gaps: Counter[str] = Counter()

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from topowise import nrt, pods, quantity
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet
@@ -55,7 +56,7 @@ LIMITS = st.fixed_dictionaries(
 PODS = st.lists(st.tuples(st.lists(LIMITS, min_size=1, max_size=3), st.booleans()), min_size=1, max_size=6)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     zones=ZONES,
     specs=PODS,

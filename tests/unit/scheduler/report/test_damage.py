@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from sandbox.exported import exported
 from sandbox.judging import judge
 from topowise import attributes, nrt, pods
@@ -149,7 +150,7 @@ def test_a_removed_or_changed_zone_changes_the_node(keep: int) -> None:
     use(msgspec.structs.replace(WHOLE, zones=(zones[keep], msgspec.structs.replace(zones[1], type="Socket"))))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(st.sampled_from(ON_TOP), GARBAGE | st.none())
 @example(attributes.CORES, "0:0:0-1048576")
 @example(attributes.CORES, "0:0:0,2,4,6;0:0:0")
@@ -165,7 +166,7 @@ def test_garbage_in_a_top_level_attribute_becomes_a_problem(name: str, text: str
         assert node_report.precision == "counts"
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.sampled_from(OF_ZONE), GARBAGE | st.none())
 @example(attributes.ZONE_CPUS, "")
 @example(attributes.ZONE_CPUS, "0-7")
@@ -181,7 +182,7 @@ def test_garbage_in_a_zone_attribute_becomes_a_problem(name: str, text: str | No
         assert node_report.precision == "counts"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from(["cpu", "memory", "hugepages-2Mi", "gpu"]),
     st.sampled_from(["capacity", "allocatable", "available"]),
@@ -261,7 +262,7 @@ def test_a_deeply_nested_koordlet_annotation_becomes_a_problem(annotation: str) 
     assert any(koordlet.CPU_TOPOLOGY in problem for problem in node_report.problems)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(), deadline=None)
 @given(st.lists(st.builds(nrt.Zone, st.text(max_size=8) | st.just("node-3"), st.just("Node")), max_size=4))
 def test_a_zone_of_any_name_is_read_or_becomes_a_problem(zones: list[nrt.Zone]) -> None:
     node_report = report.read(nrt.NodeResourceTopology(metadata=nrt.Metadata("n1"), zones=tuple(zones)))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.strategies import make
 
@@ -94,7 +95,7 @@ def brute_force(distances: list[list[int]], placed: list[int]) -> int:
     return max(0, 100 - most * 12 + closest * 6) * 100
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(), deadline=None)
 @given(st.data(), st.integers(1, 5))
 def test_the_formula_is_upstreams(data: st.DataObject, zones: int) -> None:
     mask = st.integers(1, 2**zones - 1)

@@ -284,6 +284,7 @@ def test_no_command_prints_invisible_characters_and_no_name_adds_a_row(
     assert statuses >= {0, 1, 2}
 
 
+@pytest.mark.nightly
 def test_in_colour_only_the_colours_are_sequences(scenes: tuple[Scene, Scene], ask: Callable[..., Any]) -> None:
     for words in command_lines(scenes[0]):
         if words[0] == "help" or scenes[0].nodes[3] in words:

@@ -18,6 +18,8 @@ from topowise import __version__
 
 from .conftest import Save
 
+pytestmark = pytest.mark.nightly
+
 HERE = Path(__file__).parent
 
 
