@@ -106,6 +106,7 @@ def test_nothing_is_made_by_default(render: Any) -> None:
         assert not [item for item in render("", *values) if item["kind"].startswith("Mutating")]
 
 
+@pytest.mark.nightly
 def test_an_older_cluster_without_the_api_is_an_error(render: Any) -> None:
     with pytest.raises(ValueError, match=r"set steering\.addMarkers=false"):
         render("", *ON, kube_version="1.35.2")

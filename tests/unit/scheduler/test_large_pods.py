@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crowds import many_containers
+from examples import examples
 from ledger_check import check_ledger
 from scheduling import Service, exact, kubelet, pod
 from topowise.errors import ParseError
@@ -63,7 +64,7 @@ AMOUNTS = [
     amounts=st.lists(st.sampled_from(AMOUNTS), min_size=1, max_size=3),
     kinds=st.lists(st.sampled_from(["app", "app", "init", "sidecar"]), min_size=1, max_size=3),
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 def test_a_large_pod_gets_the_answer_of_the_model(
     scope: str, count: int, amounts: list[dict[str, str]], kinds: list[str]
 ) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from courses import Course
+from examples import examples
 from scheduling import Service, decoded, exact, kubelet, pod
 from topowise_scheduler.cluster.node.possible_placements import Possible
 from topowise_scheduler.kubelet import Kubelet
 
-SEEDS = 120 * int(os.environ.get("TOPOWISE_SOAK", "1"))
+SEEDS = examples(60)
 
 
 def outcome(seed: int) -> tuple[Course, bool | None, bool]:

@@ -2,12 +2,11 @@
 rule.
 
 The model knows for each pod where it is reserved, assumed or bound and for which node it is nominated; the ledger's
-`check` compares nodes with pods. `TOPOWISE_SOAK` multiplies the examples. Planted faults show that this can fail.
+`check` compares nodes with pods. Planted faults show that this can fail.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from examples import USUAL, examples
 from ledger_check import check_ledger
 from scheduling import Service, decoded, exact, kubelet, pod
 from topowise_scheduler.cluster.node.node_state import NodeState
@@ -35,13 +35,12 @@ NODES = ("n1", "n2")
 NAMES = ("a", "b", "c")
 RESERVED_S = 30.0
 UNLISTED_S = 120.0
-SOAK = int(os.environ.get("TOPOWISE_SOAK", "1"))
 SETTINGS = settings(
-    max_examples=150 * SOAK,
+    max_examples=examples(80),
     stateful_step_count=60,
     database=None,
     deadline=None,
-    derandomize=SOAK == 1,
+    derandomize=examples() == USUAL,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 

@@ -1,11 +1,7 @@
-"""The engine's verdict, reason and placement for many nodes equal the kubelet model's for each node.
-
-`ENGINE_SOAK=N` multiplies the number of random clusters by N.
-"""
+"""The engine's verdict, reason and placement for many nodes equal the kubelet model's for each node."""
 
 from __future__ import annotations
 
-import os
 from random import Random
 
 import msgspec
@@ -14,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import random_nodes
+from examples import examples
 from kubelets import pod_of
 from sandbox.judging import Judgement, candidates, judge
 from servers import GPU, server_of
@@ -25,11 +22,10 @@ from topowise_scheduler.kubelet.pod import view
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 from topowise_scheduler.shape import PodRequests, Shape
 
-SOAK = int(os.environ.get("ENGINE_SOAK", "1"))
 NODES, PODS = 12, 5
 Verdict = tuple[Outcome, str, list[tuple[int, bool]]]
 
-clusters = settings(max_examples=16 * SOAK, deadline=None)
+clusters = settings(max_examples=examples(12), deadline=None)
 
 
 @pytest.mark.parametrize("policy", random_nodes.POLICIES)

@@ -1,17 +1,17 @@
 """The engine with a single node decides as the recorded kubelet code.
 
-The test takes a tenth of the scenarios; `ENGINE_SOAK=10` takes all.
+The test takes a tenth of the scenarios; `make nightly PART=thorough` takes all.
 """
 
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from examples import USUAL, examples
 from sandbox.judging import judge
 from topowise import pods
 from topowise_scheduler import replay
@@ -21,7 +21,7 @@ from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.shape import PodRequests
 
 RECORDED = Path(__file__).parents[5] / "shared" / "data" / "kubelet-admission.jsonl.gz"
-STEP = max(1, 10 // int(os.environ.get("ENGINE_SOAK", "1")))
+STEP = max(1, 10 * USUAL // examples())
 
 
 def test_every_recorded_admission_is_decided_alike() -> None:

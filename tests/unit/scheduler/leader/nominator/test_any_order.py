@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from examples import examples
 from ledger_check import check_ledger
 from nominating import TRIED, Nominating
 from scheduling import counts
@@ -102,7 +103,7 @@ class Life:
             self.made.event(name)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_what_is_booked_is_what_pods_say(seed: int) -> None:
     life = Life(seed)
     made = life.made
@@ -126,7 +127,7 @@ def test_what_is_booked_is_what_pods_say(seed: int) -> None:
     assert {name for name in said if not made.pods[name].get("node")} - withdrawn <= made.nominated().keys()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_no_pod_is_nominated_more_than_a_few_times(seed: int) -> None:
     life = Life(seed)
     for _ in range(200):
@@ -136,7 +137,7 @@ def test_no_pod_is_nominated_more_than_a_few_times(seed: int) -> None:
         assert moves <= 2, f"{name}: {nodes}"
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_what_is_kept_is_what_would_be_found_from_scratch(seed: int) -> None:
     life = Life(seed)
     made = life.made

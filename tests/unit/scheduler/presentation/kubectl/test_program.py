@@ -31,6 +31,7 @@ def _cpu_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@pytest.mark.nightly
 def test_nodes_starts_fast_without_heavy_modules(saved: Save) -> None:
     words = ["nodes", "-f", saved()]
     best = 60.0
@@ -96,6 +97,7 @@ def on_terminal(words: list[str], **environment: str) -> str:
     return shown.decode()
 
 
+@pytest.mark.nightly
 def test_only_terminals_get_colours_unless_disabled(saved: Save) -> None:
     words = ["explain", "-f", str(HERE / "manifests.yaml"), "--nodes-file", saved()]
     assert "\x1b[" in on_terminal(words)
