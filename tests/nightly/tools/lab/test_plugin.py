@@ -82,6 +82,8 @@ def test_a_kubelet_that_starts_while_the_plug_in_does_gets_one_registration(
             raise EndedError
 
     monkeypatch.setattr(plugin, "FOLDER", tmp_path)
+    # A registration that its kubelet does not survive is not waited for in vain.
+    monkeypatch.setattr(plugin, "_WATCHED_S", 0.5)
     monkeypatch.setattr(plugin, "time", SimpleNamespace(sleep=sleep))
     starting, before, after = Starting(), Kubelet(tmp_path), list[Kubelet]()
     is_there = threading.Event()
