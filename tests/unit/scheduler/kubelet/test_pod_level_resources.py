@@ -197,3 +197,11 @@ def test_a_request_of_a_single_unit_makes_a_container_exclusive_and_0_does_not()
     assert not exclusive({"cpu": 1000, "memory": 0}, {"cpu": 1000, "memory": 0})
     assert not exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000, "memory": 2})
     assert not exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000})
+
+
+def test_pod_level_resources_are_managed_only_with_the_gate() -> None:
+    level = pods.PodLevel({"cpu": 2000, "memory": 2}, {"cpu": 2000, "memory": 2})
+    needs = pods.Needs((pods.ContainerNeeds("c0", "app", {}, {}),), {}, "Guaranteed", level)
+    assert (view("p", needs).by_pod_level, view("p", needs).cpus) == (False, 0)
+    managed = view("p", needs, pod_level_resource_managers=True)
+    assert (managed.by_pod_level, managed.cpus, managed.memory) == (True, 2, {"memory": 2})
