@@ -21,7 +21,6 @@ from topowise.kube.api import Api
 from topowise.kube.credentials import Credentials
 from topowise.runtime import clock
 
-SHARED_TIME = str(Path(__file__).with_name("shared_time.py"))
 CRD = Path(__file__).parents[2] / "charts/topowise/crds/noderesourcetopologies.yaml"
 # Seconds between the effect of a request and its answer, as with a busy server. A test must not depend on their order:
 # `LATE_ANSWERS=0.2 pytest tests/integration` checks that (except test_lease.py, whose lease times are shorter).
@@ -104,7 +103,7 @@ Start = Callable[..., Awaitable[Daemon]]
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
     """Starts `python -m module arguments`, by fork (forking.py). `config` is written to a file and passed with
-    --config; `under` is a command that runs it instead."""
+    --config; `under` is a command that runs it instead, in real time."""
     running: list[Daemon] = []
     times = contextlib.ExitStack()
 
@@ -122,13 +121,8 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
             if not under:
                 process: Process = forking.template().start(module, arguments, out.fileno(), environment, descriptors)
             else:
-                how = (SHARED_TIME,) if variables else ("-m",)
                 process = await asyncio.create_subprocess_exec(
-                    *(*under, sys.executable, *how, module, *arguments),
-                    stdout=out,
-                    stderr=out,
-                    env=environment,
-                    pass_fds=descriptors,
+                    *under, sys.executable, "-m", module, *arguments, stdout=out, stderr=out
                 )
         daemon = Daemon(process, log)
         running.append(daemon)
