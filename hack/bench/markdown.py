@@ -13,7 +13,7 @@ from bench.figures import Figure
 from bench.results import DensityRow, Filled, PartResults, Point
 from bench.tables import median, of_bound, spread
 from sandbox.tables import markdown
-from topowise_scheduler import strategies
+from topowise_scheduler.verdicts import strategies
 
 _DEFAULT: Final = strategies.NAMES[0]
 _BESIDE: Final = (_DEFAULT, schedulers.BLIND[0])

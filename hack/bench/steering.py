@@ -18,10 +18,10 @@ from bench.density.mix import Hardware
 from bench.figures import Figure
 from bench.results import PartResults
 from topowise.steering import RESOURCE
-from topowise_scheduler import plan
-from topowise_scheduler.kube_scheduler import Metadata, Pod
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import View, place_all
+from topowise_scheduler.overlay import plan
+from topowise_scheduler.verdicts.kube_scheduler import Metadata, Pod
 
 _HARDWARE: Final = Hardware(cores=64, memory="512Gi", devices={}, pages=0)
 _ZONES: Final = (2, 8)

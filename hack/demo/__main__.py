@@ -27,9 +27,9 @@ from topowise.errors import TopowiseError
 from topowise.kube.api import Api
 from topowise.text import rendered
 from topowise_exporter.kubelet.podresources import PodResources
+from topowise_scheduler.explain import picture
+from topowise_scheduler.kubectl.nodes import table
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.presentation import picture
-from topowise_scheduler.presentation.kubectl.nodes import table
 from topowise_scheduler.report import kubelet_of, read
 
 # A symbolic link to the directory of the demo that `--keep` has left running.

@@ -15,7 +15,7 @@ from typing import Final
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _ROOTS: Final = (REPOSITORY / "proto", REPOSITORY / "plugin")
 _OURS: Final = ("topowise", "topowise_scheduler")
-_PLUGIN: Final = "topowise_scheduler.presentation.kubectl"
+_PLUGIN: Final = "topowise_scheduler.kubectl"
 
 
 def needed() -> tuple[dict[str, Path], set[str]]:

@@ -35,7 +35,7 @@ def main() -> int:
             _unpack(archive, tag, folder)
     sys.path.insert(0, str(folder))
     try:
-        from topowise_scheduler.presentation.kubectl.__main__ import main as run
+        from topowise_scheduler.kubectl.__main__ import main as run
 
         return run()
     finally:

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine import Candidates, Engine, Outcome, Ratings
-from topowise_scheduler.engine.verdict_cache import EXACT, CachedVerdicts
 from topowise_scheduler.kubelet.trial import trial
-from topowise_scheduler.shape import PodRequests
-from topowise_scheduler.strategies import Rated, Rater, Strategy
+from topowise_scheduler.report.shape import PodRequests
+from topowise_scheduler.verdicts.engine import Candidates, Engine, Outcome, Ratings
+from topowise_scheduler.verdicts.engine.verdict_cache import EXACT, CachedVerdicts
+from topowise_scheduler.verdicts.strategies import Rated, Rater, Strategy
 
 Parts = Iterable[tuple[NDArray[np.intp], Candidates]]
 

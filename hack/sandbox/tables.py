@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from topowise.text import rendered
-from topowise_scheduler.presentation.kubectl import table as lines
+from topowise_scheduler.kubectl import table as lines
 
 
 def columns(header: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "") -> str:

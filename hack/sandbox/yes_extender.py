@@ -12,7 +12,7 @@ from typing import Any
 
 import uvicorn
 
-from topowise_scheduler.extender import wire
+from topowise_scheduler.serve.extender import wire
 
 
 async def answer(scope: dict[str, Any], receive: Any, send: Any) -> None:

@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from topowise_scheduler.replay import main_replay
+    from topowise_scheduler.report.replay import main_replay
 
     return main_replay(options.file)
 
@@ -61,7 +61,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     import uvloop
 
-    from topowise_scheduler import daemon
+    from topowise_scheduler import serve as daemon
 
     log.set_up(settings.logging.verbosity, settings.logging.format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -19,8 +19,9 @@ from topowise.runtime.config import (
     ServingTls,
 )
 from topowise.steering import MOST_SECONDS
-from topowise_scheduler import device_affinity, strategy_names
-from topowise_scheduler.claims.annotation import Alignment
+from topowise_scheduler.options import device_affinity
+from topowise_scheduler.options.claims.annotation import Alignment
+from topowise_scheduler.verdicts import strategy_names
 
 # Of fit-together's reservations.
 _LONGEST_HOLD_S: Final = 600.0

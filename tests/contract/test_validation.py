@@ -13,7 +13,7 @@ from invalid_pods import ACCEPTED, REJECTED
 from sandbox import controlplane
 from sandbox.apiserver.client import connect
 from topowise.errors import SourceError
-from topowise_scheduler.presentation.kubectl.source import Kubectl
+from topowise_scheduler.kubectl.source import Kubectl
 
 Json = dict[str, Any]
 

@@ -25,7 +25,7 @@ from real_cluster import ASSETS, MISSING, PODS, Cluster, pod
 from sandbox import machines
 from sandbox.controlplane import ControlPlane
 from topowise import pods
-from topowise_scheduler.scale_up.placeholders import LABEL, OUTCOME_ANNOTATION
+from topowise_scheduler.overlay.scale_up.placeholders import LABEL, OUTCOME_ANNOTATION
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)

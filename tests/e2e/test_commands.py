@@ -77,9 +77,7 @@ def test_every_command_works_as_printed(environment: dict[str, str], files: dict
     programs = Path(environment["PATH"].partition(":")[0])
     for name, module in (("topowise-exporter", "topowise_exporter"), ("topowise-scheduler", "topowise_scheduler")):
         program = programs / name
-        program.write_text(
-            (programs / "kubectl-topowise").read_text().replace("topowise_scheduler.presentation.kubectl", module)
-        )
+        program.write_text((programs / "kubectl-topowise").read_text().replace("topowise_scheduler.kubectl", module))
         program.chmod(0o755)
     if HELM.exists():
         (programs / "helm").symlink_to(HELM)

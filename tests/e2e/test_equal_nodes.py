@@ -15,7 +15,7 @@ from daemons import assert_eventually
 from real_cluster import ASSETS, MISSING, PODS, Cluster, pod
 from sandbox.controlplane import ControlPlane
 from topowise.kube.api import MERGE_PATCH
-from topowise_scheduler.refusals import NEVER
+from topowise_scheduler.verdicts.refusals import NEVER
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)

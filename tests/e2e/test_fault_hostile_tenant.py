@@ -22,7 +22,7 @@ from sandbox.apiserver import ApiServer
 from scheduling import WAITS
 from topowise.errors import ApiError
 from topowise.kube.api import MERGE_PATCH, Api
-from topowise_scheduler.leader.requeue import REQUEUED_ANNOTATION
+from topowise_scheduler.controllers.requeue import REQUEUED_ANNOTATION
 
 EVICTIONS_PER_MINUTE: Final = 3
 REQUEUES_PER_SECOND: Final = 20

@@ -21,8 +21,8 @@ from sandbox.apiserver import ApiServer
 from scheduler_process import NRT, Listener
 from scheduling import NODE_STATUS, WAITS, pod
 from topowise.kube.api import MERGE_PATCH, Api
-from topowise_scheduler.cluster.nodes import STARTUP_TAINT
-from topowise_scheduler.leader.requeue import REQUEUED_ANNOTATION
+from topowise_scheduler.controllers.requeue import REQUEUED_ANNOTATION
+from topowise_scheduler.ledger.nodes import STARTUP_TAINT
 
 PODS: Final = "/api/v1/namespaces/default/pods"
 LEASES: Final = "leases.coordination.k8s.io"

@@ -25,8 +25,8 @@ from sandbox import controller_manager
 from sandbox.controller_manager import ControllerManager
 from sandbox.controlplane import ControlPlane, assets
 from topowise.errors import ApiError
-from topowise_scheduler.kueue import CONTROLLER
-from topowise_scheduler.scale_up.placeholders import LABEL, OUTCOME_ANNOTATION
+from topowise_scheduler.controllers.kueue_objects import CONTROLLER
+from topowise_scheduler.overlay.scale_up.placeholders import LABEL, OUTCOME_ANNOTATION
 
 if ASSETS is None or assets(controller_manager.BINARY) is None or not is_available():
     pytest.skip(MISSING, allow_module_level=True)

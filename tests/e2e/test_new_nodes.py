@@ -13,7 +13,7 @@ from burst.nodes import nodes
 from real_cluster import ASSETS, MISSING, Cluster
 from sandbox.controlplane import ControlPlane
 from sandbox.hollow import Reporting
-from topowise_scheduler.cluster.nodes import STARTUP_TAINT
+from topowise_scheduler.ledger.nodes import STARTUP_TAINT
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)

@@ -26,7 +26,7 @@ from steered_cluster import SteeredCluster, steered
 from topowise import pods, steering
 from topowise.kube.reflector import EventType, Reflector
 from topowise_exporter.steering.labels import RESTART_S
-from topowise_scheduler import refusals
+from topowise_scheduler.verdicts import refusals
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)

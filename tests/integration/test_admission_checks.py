@@ -23,17 +23,17 @@ from scheduling import Service, exact, kubelet, pod
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime import clock
 from topowise.runtime.config import PositiveDuration
-from topowise_scheduler import kube_scheduler
-from topowise_scheduler.cluster.pods.pod_states import State
 from topowise_scheduler.configuration import Kueue as Settings
 from topowise_scheduler.configuration import ScaleUp as ScaleUpSettings
+from topowise_scheduler.controllers.admission_checks import AdmissionChecks
+from topowise_scheduler.controllers.kueue_objects import CONTROLLER
+from topowise_scheduler.controllers.scale_up import ScaleUp
+from topowise_scheduler.controllers.scale_up_demand import Demand
+from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kueue import CONTROLLER
-from topowise_scheduler.leader.admission_checks import AdmissionChecks
-from topowise_scheduler.leader.scale_up import ScaleUp
-from topowise_scheduler.leader.scale_up_demand import Demand
-from topowise_scheduler.leader.workload_pods import WorkloadPods
-from topowise_scheduler.scale_up.placeholders import LABEL, OUTCOME_ANNOTATION
+from topowise_scheduler.ledger.pods.pod_states import State
+from topowise_scheduler.overlay.scale_up.placeholders import LABEL, OUTCOME_ANNOTATION
+from topowise_scheduler.verdicts import kube_scheduler
 
 pytestmark = pytest.mark.own_time
 

@@ -16,8 +16,8 @@ from sandbox.apiserver.levers import Delay
 from scheduling import Service, counts, pod
 from topowise import pods
 from topowise.kube.api import Api
-from topowise_scheduler.extender.binding import Binder
-from topowise_scheduler.extender.replies import BadRequestError
+from topowise_scheduler.serve.extender.binding import Binder
+from topowise_scheduler.serve.extender.replies import BadRequestError
 
 pytestmark = pytest.mark.own_time
 

@@ -12,7 +12,7 @@ from dashboard_cluster import comes, condition, decide, started
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
 from topowise.kube.api import Api
-from topowise_scheduler import refusals
+from topowise_scheduler.verdicts import refusals
 
 pytestmark = pytest.mark.own_time
 

@@ -15,13 +15,13 @@ from scheduling import WAITS, Service, exact, kubelet, pod
 from topowise import nrt
 from topowise.errors import ApiError
 from topowise.kube.api import Api
-from topowise_scheduler.cluster.nodes import STARTUP_TAINT, Nodes
-from topowise_scheduler.leader import controller
-from topowise_scheduler.leader.refused_pods import RefusedPods
-from topowise_scheduler.leader.startup_taint import StartupTaint
-from topowise_scheduler.leader.unused_reports import UnusedReports
-from topowise_scheduler.leader.waiting_pods import WaitingPods
-from topowise_scheduler.presentation.explain.waiting import waiting_pod
+from topowise_scheduler.controllers import controller
+from topowise_scheduler.controllers.refused_pods import RefusedPods
+from topowise_scheduler.controllers.startup_taint import StartupTaint
+from topowise_scheduler.controllers.unused_reports import UnusedReports
+from topowise_scheduler.controllers.waiting_pods import WaitingPods
+from topowise_scheduler.explain.waiting import waiting_pod
+from topowise_scheduler.ledger.nodes import STARTUP_TAINT, Nodes
 
 pytestmark = pytest.mark.own_time
 

@@ -16,9 +16,9 @@ from sandbox.apiserver import ApiServer
 from scheduling import pod
 from topowise.kube.api import Api
 from topowise.kube.reflector import Reflector
-from topowise_scheduler.cluster.pods.records import NOMINATED_ANNOTATION
-from topowise_scheduler.cluster.watch import _Pods
-from topowise_scheduler.leader.nominator import Nominator
+from topowise_scheduler.controllers.nominator import Nominator
+from topowise_scheduler.ledger.pods.records import NOMINATED_ANNOTATION
+from topowise_scheduler.ledger.watch import _Pods
 
 pytestmark = pytest.mark.own_time
 

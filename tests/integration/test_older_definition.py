@@ -23,8 +23,8 @@ from topowise import nrt
 from topowise.errors import ApiError
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.kube.reflector import Reflector
-from topowise_scheduler.cluster.watch import reflectors
-from topowise_scheduler.preemption import Budgets
+from topowise_scheduler.ledger.watch import reflectors
+from topowise_scheduler.overlay.preemption import Budgets
 
 pytestmark = pytest.mark.own_time
 
@@ -143,7 +143,7 @@ async def test_the_service_falls_back_when_v1alpha2_is_taken_away(server: ApiSer
 async def ask(server: ApiServer, folder: Path, *words: str) -> tuple[int, str, str]:
     """`kubectl topowise ...`, which reads the cluster by the real kubectl: status, stdout, stderr."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "topowise_scheduler.presentation.kubectl", *words),
+        *(sys.executable, "-m", "topowise_scheduler.kubectl", *words),
         *("--kubeconfig", str(server.kubeconfig(folder / "kubeconfig"))),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -17,12 +17,12 @@ from scheduling import WAITS, Service, exact, kubelet, pod
 from topowise import pods
 from topowise.kube.api import Api
 from topowise.runtime.config import Duration
-from topowise_scheduler.cluster.pods.records import NOMINATED_ANNOTATION
 from topowise_scheduler.configuration import Preemptor as Settings
-from topowise_scheduler.leader.alignment import AlignmentPreemption
-from topowise_scheduler.leader.nomination import nominate
-from topowise_scheduler.leader.preemptor import Preemptor
-from topowise_scheduler.preemption import Budgets, decode_budget
+from topowise_scheduler.controllers.alignment import AlignmentPreemption
+from topowise_scheduler.controllers.nomination import nominate
+from topowise_scheduler.controllers.preemptor import Preemptor
+from topowise_scheduler.ledger.pods.records import NOMINATED_ANNOTATION
+from topowise_scheduler.overlay.preemption import Budgets, decode_budget
 
 pytestmark = pytest.mark.own_time
 

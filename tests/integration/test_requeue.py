@@ -13,7 +13,7 @@ from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduling import WAITS, Service, counts, full, pod
 from topowise.kube.api import Api
-from topowise_scheduler.leader.requeue import REQUEUED_ANNOTATION, Requeuer
+from topowise_scheduler.controllers.requeue import REQUEUED_ANNOTATION, Requeuer
 
 pytestmark = pytest.mark.own_time
 

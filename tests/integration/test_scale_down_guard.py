@@ -13,10 +13,10 @@ from sandbox.apiserver import ApiServer
 from scheduling import Service, exact, kubelet, pod
 from topowise import pods
 from topowise.kube.api import MERGE_PATCH, Api
-from topowise_scheduler import kube_scheduler
 from topowise_scheduler.configuration import ScaleDownGuard as Settings
+from topowise_scheduler.controllers.scale_down_guard import ScaleDownGuard
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.leader.scale_down_guard import ScaleDownGuard
+from topowise_scheduler.verdicts import kube_scheduler
 
 pytestmark = pytest.mark.own_time
 

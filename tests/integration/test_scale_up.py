@@ -19,13 +19,13 @@ from topowise.kube.api import Api
 from topowise.runtime import clock
 from topowise.runtime.config import Duration, PositiveDuration
 from topowise_scheduler.configuration import ScaleUp as Settings
-from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.controllers.scale_up import ScaleUp
+from topowise_scheduler.controllers.scale_up_demand import Demand
+from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.leader.scale_up import ScaleUp
-from topowise_scheduler.leader.scale_up_demand import Demand
-from topowise_scheduler.leader.workload_pods import WorkloadPods
-from topowise_scheduler.scale_up.node_groups import GroupLabels, Profile
-from topowise_scheduler.scale_up.placeholders import LABEL
+from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
+from topowise_scheduler.overlay.scale_up.placeholders import LABEL
+from topowise_scheduler.verdicts.kube_scheduler import Node
 
 pytestmark = pytest.mark.own_time
 

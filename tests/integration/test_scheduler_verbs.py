@@ -19,7 +19,7 @@ from scheduling import NODE_STATUS, counts
 from scheduling import pod as pod_of
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
-from topowise_scheduler import refusals
+from topowise_scheduler.verdicts import refusals
 
 pytestmark = pytest.mark.own_time
 

@@ -23,8 +23,8 @@ from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime import clock
 from topowise.steering import Request, Status
 from topowise.wire import deviceplugin_pb2 as pb
-from topowise_scheduler.extender.steering import NodeSteering
 from topowise_scheduler.kubelet import Device
+from topowise_scheduler.serve.extender.steering import NodeSteering
 
 pytestmark = pytest.mark.own_time
 

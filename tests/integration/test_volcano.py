@@ -18,7 +18,7 @@ from scheduler_process import Service
 from scheduling import counts
 from scheduling import pod as pod_of
 from topowise.kube.api import Api
-from topowise_scheduler import refusals
+from topowise_scheduler.verdicts import refusals
 from volcano import ALLOCATED, PENDING, node_info, task
 
 pytestmark = pytest.mark.own_time

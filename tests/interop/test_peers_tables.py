@@ -17,8 +17,6 @@ import pytest
 from scheduling import Service
 from topowise import cpuset, nrt
 from topowise.pods import HUGEPAGES
-from topowise_scheduler import strategies
-from topowise_scheduler.answers import Answers
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
@@ -29,6 +27,8 @@ from topowise_scheduler.kubelet.hints import Hint, Hints, Refused
 from topowise_scheduler.kubelet.masks import mask_of, masks_in, members
 from topowise_scheduler.kubelet.pod import ContainerView, PodView
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
+from topowise_scheduler.ledger.answers import Answers
+from topowise_scheduler.verdicts import strategies
 
 FILE: Final = Path(__file__).parent / "peers" / "situations.txt"
 NATIVE: Final = ("cpu", "memory", "ephemeral-storage")

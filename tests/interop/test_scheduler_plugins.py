@@ -19,7 +19,7 @@ from scheduler_plugins_scenes import SCENES
 from topowise import fingerprint, nrt, pods, quantity
 from topowise_exporter.publish.topology import fingerprint_method
 from topowise_scheduler import report
-from topowise_scheduler.cluster.node.confirmation import is_exclusive
+from topowise_scheduler.ledger.node.confirmation import is_exclusive
 
 RECORDED = Path(__file__).parent / "recorded" / "scheduler-plugins"
 

@@ -21,7 +21,7 @@ from real_cluster import ASSETS, Cluster
 from sandbox import controlplane
 from sandbox.controlplane import ControlPlane
 from sandbox.processes import Process, free_ports
-from topowise_scheduler.cluster.nodes import STARTUP_TAINT
+from topowise_scheduler.ledger.nodes import STARTUP_TAINT
 
 BINARY: Final = Path(os.environ.get("CLUSTER_AUTOSCALER") or (ASSETS or Path()) / "cluster-autoscaler")
 

@@ -17,14 +17,14 @@ from typing import Any
 import msgspec
 
 from topowise.quantity import nano_value
-from topowise_scheduler.claims.allocated import AllocatedDevices
-from topowise_scheduler.claims.allocator import Allocation, NoFit, Unknown, allocate
-from topowise_scheduler.claims.features import Features, features_of
-from topowise_scheduler.claims.inventory import Inventory
-from topowise_scheduler.claims.objects import decode_claim, decode_class, decode_slice
-from topowise_scheduler.claims.selectors import Selectors
-from topowise_scheduler.claims.work import Work
-from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.options.claims.allocated import AllocatedDevices
+from topowise_scheduler.options.claims.allocator import Allocation, NoFit, Unknown, allocate
+from topowise_scheduler.options.claims.features import Features, features_of
+from topowise_scheduler.options.claims.inventory import Inventory
+from topowise_scheduler.options.claims.objects import decode_claim, decode_class, decode_slice
+from topowise_scheduler.options.claims.selectors import Selectors
+from topowise_scheduler.options.claims.work import Work
+from topowise_scheduler.verdicts.kube_scheduler import Node
 
 Case = dict[str, Any]
 Json = dict[str, Any]

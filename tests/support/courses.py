@@ -16,9 +16,9 @@ import msgspec
 from sandbox.exported import exported
 from scheduling import Service, configuration, machine, pod
 from topowise import pods
-from topowise_scheduler import refusals
-from topowise_scheduler.cluster.node.event_windows import EARLY_S, LATE_S
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.ledger.node.event_windows import EARLY_S, LATE_S
+from topowise_scheduler.verdicts import refusals
 
 _DRAWS = 60
 _NEVER = float("inf")

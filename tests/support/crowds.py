@@ -13,14 +13,14 @@ from scheduling import WAITS, NoApi, Service, exact, kubelet, pod, scope
 from topowise.kube.reflector import Consumer
 from topowise.runtime.event_loop import sliced
 from topowise_scheduler import report
-from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.cluster.watch import reflectors
-from topowise_scheduler.extender.callers import Callers
-from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.extender.http import Application, Metrics
-from topowise_scheduler.leader.requeue import Requeuer
-from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.presentation.dashboard import Dashboard, Decisions
+from topowise_scheduler.controllers.requeue import Requeuer
+from topowise_scheduler.dashboard import Dashboard, Decisions
+from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.ledger.watch import reflectors
+from topowise_scheduler.overlay.preemption import Budgets
+from topowise_scheduler.serve.extender.callers import Callers
+from topowise_scheduler.serve.extender.explaining import Explainer
+from topowise_scheduler.serve.extender.http import Application, Metrics
 
 
 def names(nodes: int) -> list[str]:

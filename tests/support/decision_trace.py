@@ -19,11 +19,11 @@ import random_nodes
 from scheduling import Clock, NoApi, Service, scope, topology_of
 from topowise import pods, quantity
 from topowise.errors import ConfigError
-from topowise_scheduler.cluster.watch import reflectors
-from topowise_scheduler.extender.callers import Callers
-from topowise_scheduler.extender.http import Application, Metrics
 from topowise_scheduler.kubelet import Kubelet, KubeletConfiguration, KubeletStartError, Machine
-from topowise_scheduler.preemption import Budgets
+from topowise_scheduler.ledger.watch import reflectors
+from topowise_scheduler.overlay.preemption import Budgets
+from topowise_scheduler.serve.extender.callers import Callers
+from topowise_scheduler.serve.extender.http import Application, Metrics
 
 RECORDED: Final = Path(__file__).parents[1] / "unit/scheduler/recorded/trace.jsonl.xz"
 _MOST_BYTES: Final = 64 << 20

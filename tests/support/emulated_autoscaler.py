@@ -9,7 +9,7 @@ It follows cluster-autoscaler 1.36, as far as these tests need it:
 - the others are packed onto copies of a node of the group, each with a host name of its own
   (estimator/binpacking_estimator.go, simulator/node_info_utils.go), and as many nodes are added.
 
-Filters are those of `topowise_scheduler.kube_scheduler`, and required anti-affinity on the host name.
+Filters are those of `topowise_scheduler.verdicts.kube_scheduler`, and required anti-affinity on the host name.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import msgspec
 from fake_cloud import INSTANCE_TYPE, FakeCloud
 from topowise import pods
 from topowise.kube.api import Api
-from topowise_scheduler import kube_scheduler
-from topowise_scheduler.cluster.nodes import STARTUP_TAINT, Nodes
-from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.ledger.nodes import STARTUP_TAINT, Nodes
+from topowise_scheduler.verdicts import kube_scheduler
+from topowise_scheduler.verdicts.kube_scheduler import Node
 
 Json = dict[str, Any]
 _CUTOFF: Final = -10

@@ -17,7 +17,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from burst.nodes import Kind
 from sandbox.hollow import Fleet
 from topowise.kube.api import MERGE_PATCH, Api
-from topowise_scheduler.cluster.nodes import STARTUP_TAINT
+from topowise_scheduler.ledger.nodes import STARTUP_TAINT
 
 _PACKAGE: Final = "clusterautoscaler.cloudprovider.v1.externalgrpc"
 _SERVICE: Final = f"{_PACKAGE}.CloudProvider"

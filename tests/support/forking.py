@@ -27,7 +27,7 @@ from sandbox import simulated_time
 _MODULES: Final = (
     "topowise_exporter.daemon",
     "topowise_exporter.steering.daemon",
-    "topowise_scheduler.daemon",
+    "topowise_scheduler.serve",
 )
 _MESSAGE_BYTES: Final = 1 << 18
 

@@ -44,7 +44,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     binaries.mkdir()
     temporary.mkdir()
     plugin = binaries / "kubectl-topowise"
-    plugin.write_text(f'#!/bin/sh\nexec {sys.executable} -m topowise_scheduler.presentation.kubectl "$@"\n')
+    plugin.write_text(f'#!/bin/sh\nexec {sys.executable} -m topowise_scheduler.kubectl "$@"\n')
     plugin.chmod(0o755)
     own = {"PATH": f"{binaries}:{os.environ['PATH']}", "TMPDIR": str(temporary), "HOME": str(tmp_path)}
     yield {**os.environ, **own}

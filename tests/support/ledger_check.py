@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from topowise_scheduler.cluster.bookings import Bookings
-from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.node.event_orders import distinct
-from topowise_scheduler.cluster.node.node_state import NodeState
-from topowise_scheduler.cluster.pods.booking_state import BookingState
-from topowise_scheduler.cluster.pods.pod_states import NOWHERE, PodStates, State
+from topowise_scheduler.ledger.bookings import Bookings
+from topowise_scheduler.ledger.ledger import Ledger
+from topowise_scheduler.ledger.node.event_orders import distinct
+from topowise_scheduler.ledger.node.node_state import NodeState
+from topowise_scheduler.ledger.pods.booking_state import BookingState
+from topowise_scheduler.ledger.pods.pod_states import NOWHERE, PodStates, State
 
 
 def check_ledger(ledger: Ledger) -> None:

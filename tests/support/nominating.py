@@ -6,9 +6,9 @@ from typing import Any
 
 from ledger_check import check_ledger
 from scheduling import Service, counts, pod
-from topowise_scheduler.cluster.pods.records import NOMINATED_ANNOTATION, PodRecord
-from topowise_scheduler.leader.nominator import Cluster, Decisions, Requested
-from topowise_scheduler.leader.nominator.deciding import When, Write
+from topowise_scheduler.controllers.nominator import Cluster, Decisions, Requested
+from topowise_scheduler.controllers.nominator.deciding import When, Write
+from topowise_scheduler.ledger.pods.records import NOMINATED_ANNOTATION, PodRecord
 
 NAME = "topowise-scheduler"
 TRIED = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}]

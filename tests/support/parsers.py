@@ -50,16 +50,20 @@ from topowise_exporter.machine import scan
 from topowise_exporter.node_files import NodeFiles
 from topowise_exporter.publish import numatopology
 from topowise_exporter.state_file_check import StartCheck
-from topowise_scheduler import device_affinity, kueue, policy_annotations, report, timestamps
-from topowise_scheduler.claims import semver
-from topowise_scheduler.claims.cel import expressions, values
-from topowise_scheduler.claims.errors import EvaluationError, NotModelledError
-from topowise_scheduler.claims.objects import Device as ClaimedDevice
-from topowise_scheduler.claims.objects import DeviceAttribute, Version, decode_claim, decode_class, decode_slice
-from topowise_scheduler.cluster.pods.records import Records
+from topowise_scheduler import report
 from topowise_scheduler.configuration import SchedulerConfiguration
+from topowise_scheduler.controllers import kueue_objects as kueue
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
-from topowise_scheduler.preemption import decode_budget
+from topowise_scheduler.ledger.pods.records import Records
+from topowise_scheduler.options import device_affinity
+from topowise_scheduler.options.claims import semver
+from topowise_scheduler.options.claims.cel import expressions, values
+from topowise_scheduler.options.claims.errors import EvaluationError, NotModelledError
+from topowise_scheduler.options.claims.objects import Device as ClaimedDevice
+from topowise_scheduler.options.claims.objects import DeviceAttribute, Version, decode_claim, decode_class, decode_slice
+from topowise_scheduler.overlay.preemption import decode_budget
+from topowise_scheduler.report import timestamps
+from topowise_scheduler.verdicts import policy_annotations
 
 GI = 1 << 30
 

@@ -14,29 +14,30 @@ from sandbox.exported import exported
 from topowise import fingerprint, nrt, numaplacement, pods
 from topowise.kube.api import Api
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
-from topowise_scheduler import refusals, report, strategies
-from topowise_scheduler.answers import Answers, Question
-from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.node.node_state import NodeState
-from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.cluster.pods.exporter_pods import recognises
-from topowise_scheduler.cluster.pods.records import PodRecord, Records
+from topowise_scheduler import report
 from topowise_scheduler.configuration import Scoring
-from topowise_scheduler.engine import Engine
-from topowise_scheduler.extender.binding import Binder
-from topowise_scheduler.extender.evictions import Evictions
-from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.extender.fitting import fit_together
-from topowise_scheduler.extender.replies import NotReady, Observer, Reply, Verb
-from topowise_scheduler.extender.verbs import Verbs, table
-from topowise_scheduler.fit_together import FitTogetherService
-from topowise_scheduler.fit_together.group_placement import GroupPlacement, GroupPlacer
-from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.cpu_manager import CpuManager
 from topowise_scheduler.kubelet.memory_tables import MemoryTables
-from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.ledger.answers import Answers, Question
+from topowise_scheduler.ledger.ledger import Ledger
+from topowise_scheduler.ledger.node.node_state import NodeState
+from topowise_scheduler.ledger.nodes import Nodes
+from topowise_scheduler.ledger.pods.exporter_pods import recognises
+from topowise_scheduler.ledger.pods.records import PodRecord, Records
+from topowise_scheduler.overlay.fit_together import FitTogetherService
+from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacement, GroupPlacer
+from topowise_scheduler.overlay.preemption import Budgets
+from topowise_scheduler.serve.extender.binding import Binder
+from topowise_scheduler.serve.extender.evictions import Evictions
+from topowise_scheduler.serve.extender.explaining import Explainer
+from topowise_scheduler.serve.extender.fitting import fit_together
+from topowise_scheduler.serve.extender.replies import NotReady, Observer, Reply, Verb
+from topowise_scheduler.serve.extender.verbs import Verbs, table
+from topowise_scheduler.verdicts import refusals, strategies
+from topowise_scheduler.verdicts.engine import Engine
+from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 GIB = 1 << 30
 WALL = 1_800_000_000.0

@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from topowise_scheduler.claims.features import features_of
-from topowise_scheduler.claims.inventory import Inventory
-from topowise_scheduler.claims.objects import decode_slice
-from topowise_scheduler.claims.selectors import Match, Selectors
-from topowise_scheduler.claims.work import Work
-from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.options.claims.features import features_of
+from topowise_scheduler.options.claims.inventory import Inventory
+from topowise_scheduler.options.claims.objects import decode_slice
+from topowise_scheduler.options.claims.selectors import Match, Selectors
+from topowise_scheduler.options.claims.work import Work
+from topowise_scheduler.verdicts.kube_scheduler import Node
 
 Case = dict[str, Any]
 

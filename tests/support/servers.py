@@ -18,7 +18,7 @@ from topowise_scheduler.kubelet import (
     NumaNode,
     version_of,
 )
-from topowise_scheduler.shape import PodRequests
+from topowise_scheduler.report.shape import PodRequests
 
 GPU = "nvidia.com/gpu"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from scheduling import Service, sent
-from topowise_scheduler import strategies
 from topowise_scheduler.configuration import Scoring
-from topowise_scheduler.extender.replies import NotReady, Verb
-from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.volcano.allocations import Allocations
-from topowise_scheduler.volcano.verbs import Verbs, table
-from topowise_scheduler.volcano.victims import Victims
+from topowise_scheduler.overlay.preemption import Budgets
+from topowise_scheduler.serve.extender.replies import NotReady, Verb
+from topowise_scheduler.serve.volcano.allocations import Allocations
+from topowise_scheduler.serve.volcano.verbs import Verbs, table
+from topowise_scheduler.serve.volcano.victims import Victims
+from topowise_scheduler.verdicts import strategies
 
 RECORDED: Final = Path(__file__).parents[1] / "unit" / "scheduler" / "volcano" / "recorded"
 _SENT: Final = json.loads((RECORDED / "02-predicate.json").read_bytes())

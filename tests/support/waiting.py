@@ -20,9 +20,9 @@ import numpy as np
 from scheduling import Service, exact, kubelet
 from scheduling import pod as manifest
 from topowise import pods
-from topowise_scheduler.cluster.node.pod_parts import position_of
-from topowise_scheduler.cluster.pods.booking_state import BookingState
-from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.ledger.node.pod_parts import position_of
+from topowise_scheduler.ledger.pods.booking_state import BookingState
+from topowise_scheduler.ledger.pods.records import PodRecord
 
 _RETRY_S = 0.15
 # The first of the queue are tried.

@@ -7,8 +7,8 @@ from typing import Final
 from bench.density.mix import Hardware
 from topowise import quantity
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
-from topowise_scheduler import plan
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.overlay import plan
 
 GI: Final = 1 << 30
 _SOCKETS: Final = 2

@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 from bench.density import bound, machines, mix, schedulers
 from bench.results import DensityRow, Filled, PartResults
 from topowise import pods
-from topowise_scheduler import plan
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import trial
-from topowise_scheduler.plan.filling import Stream
+from topowise_scheduler.overlay import plan
+from topowise_scheduler.overlay.plan.filling import Stream
 
 NODES: Final = 20
 SEEDS: Final = int(os.environ.get("BENCH_SEEDS", "5"))

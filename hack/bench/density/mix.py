@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from topowise import pods
-from topowise_scheduler.kube_scheduler import Container, Metadata, Pod, Spec
+from topowise_scheduler.verdicts.kube_scheduler import Container, Metadata, Pod, Spec
 
 _FILE: Final = Path(__file__).with_name("mixes.json")
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from topowise_scheduler import plan, strategies
+from topowise_scheduler.overlay import plan
+from topowise_scheduler.verdicts import strategies
 
 BESIDE: Final = "TightFit, beside kube-scheduler's scores"
 BLIND: Final = ("NUMA-blind LeastAllocated", "NUMA-blind MostAllocated")

@@ -22,10 +22,10 @@ from bench.figures import Figure, percentile
 from bench.usage import thread_ms
 from sandbox.judging import judge
 from topowise import pods
-from topowise_scheduler.engine import Engine, Outcome
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, version_of
-from topowise_scheduler.shape import PodRequests
+from topowise_scheduler.report.shape import PodRequests
+from topowise_scheduler.verdicts.engine import Engine, Outcome
 
 NODES, DISTINCT, ROUNDS = 5000, 250, 25
 VERSIONS: Final = ("v1.31.14", "v1.33.13", "v1.35.6", "v1.36.2")

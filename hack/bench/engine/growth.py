@@ -14,11 +14,11 @@ from bench.results import Point
 from bench.usage import thread_ms
 from sandbox.judging import candidates, judge, rate
 from topowise import pods
-from topowise_scheduler import strategies
 from topowise_scheduler.configuration import Scoring
-from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.shape import PodRequests
+from topowise_scheduler.report.shape import PodRequests
+from topowise_scheduler.verdicts import strategies
+from topowise_scheduler.verdicts.engine import Engine
 
 NODES: Final = (100, 300, 1000, 3000, 5000, 10000, 20000)
 ZONES: Final = (1, 2, 4, 8)

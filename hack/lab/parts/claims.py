@@ -378,7 +378,7 @@ class _Turn:
 
 def doctor(lab: Lab) -> dict[str, str]:
     """Returns the pods that `kubectl topowise doctor` finds apart from their claimed devices, and what it says."""
-    command = [sys.executable, "-m", "topowise_scheduler.presentation.kubectl", "doctor", "-o", "json"]
+    command = [sys.executable, "-m", "topowise_scheduler.kubectl", "doctor", "-o", "json"]
     path = f"{controlplane.binaries()}:{os.environ['PATH']}"
     environment = {**os.environ, "KUBECONFIG": str(lab.kubeconfig), "PATH": path}
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=environment)

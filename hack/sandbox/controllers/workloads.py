@@ -10,8 +10,8 @@ import msgspec
 
 from sandbox.apiserver import pods, selectors
 from sandbox.apiserver.errors import Json
-from topowise_scheduler import kube_scheduler
-from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.ledger.nodes import Nodes
+from topowise_scheduler.verdicts import kube_scheduler
 
 COLLECTIONS: Final = {
     "pods": "/api/v1",

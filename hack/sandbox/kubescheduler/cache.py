@@ -10,7 +10,7 @@ from typing import Final
 
 from sandbox.kubescheduler.pod import PodInfo
 from topowise import pods
-from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.verdicts.kube_scheduler import Node
 
 # pkg/scheduler/util/pod_resources.go: what a pod without requests counts as, for scores only.
 _NON_ZERO: Final = {"cpu": 100, "memory": 200 << 20}

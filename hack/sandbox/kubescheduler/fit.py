@@ -12,7 +12,7 @@ from typing import Final
 from sandbox.kubescheduler.attempt import Refused
 from sandbox.kubescheduler.cache import NodeInfo, non_zero
 from sandbox.kubescheduler.pod import PodInfo
-from topowise_scheduler import kube_scheduler
+from topowise_scheduler.verdicts import kube_scheduler
 
 PLUGIN: Final = "NodeResourcesFit"
 EXCLUDING: Final = "NodeUnschedulable, NodeName, TaintToleration, NodeAffinity"

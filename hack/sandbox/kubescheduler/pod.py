@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from topowise import pods
-from topowise_scheduler import kube_scheduler
+from topowise_scheduler.verdicts import kube_scheduler
 
 
 class PodInfo(msgspec.Struct, frozen=True, gc=False):

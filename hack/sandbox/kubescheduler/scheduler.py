@@ -26,8 +26,8 @@ from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise.kube.reflector import Reflector
 from topowise.runtime.log import kv
-from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.ledger.nodes import Nodes
+from topowise_scheduler.verdicts.kube_scheduler import Node
 
 log = logging.getLogger(__name__)
 

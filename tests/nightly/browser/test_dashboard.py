@@ -15,7 +15,7 @@ from sandbox.apiserver import ApiServer
 from scheduler_process import Service
 from scheduling import counts
 from topowise.kube.api import Api
-from topowise_scheduler import refusals
+from topowise_scheduler.verdicts import refusals
 
 
 @pytest.fixture

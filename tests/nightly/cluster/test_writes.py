@@ -24,29 +24,29 @@ from scheduling import pod as waiting_pod
 from topowise.kube import credentials
 from topowise.kube.api import JSON, MERGE_PATCH, Api
 from topowise.kube.lease import Elector, Timing
-from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.configuration import Kueue as KueueSettings
 from topowise_scheduler.configuration import ScaleDownGuard as GuardSettings
 from topowise_scheduler.configuration import ScaleUp as ScaleUpSettings
-from topowise_scheduler.extender.binding import Binder
-from topowise_scheduler.extender.steering import NodeSteering
-from topowise_scheduler.kube_scheduler import Node
-from topowise_scheduler.kueue import CONTROLLER
-from topowise_scheduler.leader import events, evictions, known_nodes
-from topowise_scheduler.leader.admission_checks import AdmissionChecks
-from topowise_scheduler.leader.nomination import nominate
-from topowise_scheduler.leader.refused_pods import RefusedPods
-from topowise_scheduler.leader.requeue import REQUEUED_ANNOTATION, Requeuer
-from topowise_scheduler.leader.scale_down_guard import ScaleDownGuard
-from topowise_scheduler.leader.scale_up import ScaleUp
-from topowise_scheduler.leader.scale_up_demand import Demand
-from topowise_scheduler.leader.startup_taint import StartupTaint
-from topowise_scheduler.leader.waiting_pods import CONDITION, WaitingPods
-from topowise_scheduler.leader.workload_pods import WorkloadPods
-from topowise_scheduler.scale_up import placeholders
-from topowise_scheduler.scale_up.node_groups import Profile
-from topowise_scheduler.scale_up.packing import PlannedNode
+from topowise_scheduler.controllers import events, evictions, known_nodes
+from topowise_scheduler.controllers.admission_checks import AdmissionChecks
+from topowise_scheduler.controllers.kueue_objects import CONTROLLER
+from topowise_scheduler.controllers.nomination import nominate
+from topowise_scheduler.controllers.refused_pods import RefusedPods
+from topowise_scheduler.controllers.requeue import REQUEUED_ANNOTATION, Requeuer
+from topowise_scheduler.controllers.scale_down_guard import ScaleDownGuard
+from topowise_scheduler.controllers.scale_up import ScaleUp
+from topowise_scheduler.controllers.scale_up_demand import Demand
+from topowise_scheduler.controllers.startup_taint import StartupTaint
+from topowise_scheduler.controllers.waiting_pods import CONDITION, WaitingPods
+from topowise_scheduler.controllers.workload_pods import WorkloadPods
+from topowise_scheduler.ledger.nodes import Nodes
+from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.overlay.scale_up import placeholders
+from topowise_scheduler.overlay.scale_up.node_groups import Profile
+from topowise_scheduler.overlay.scale_up.packing import PlannedNode
+from topowise_scheduler.serve.extender.binding import Binder
+from topowise_scheduler.serve.extender.steering import NodeSteering
+from topowise_scheduler.verdicts.kube_scheduler import Node
 
 if controlplane.assets() is None:
     pytest.skip("no etcd and kube-apiserver in $KUBEBUILDER_ASSETS", allow_module_level=True)

@@ -23,8 +23,8 @@ from scheduling import configuration, counts, machine, topology_of
 from scheduling import pod as pod_of
 from topowise import pods
 from topowise.kube.api import Api
-from topowise_scheduler import refusals
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.verdicts import refusals
 
 SCRIPTS = Path(sys.executable).parent
 

@@ -15,11 +15,11 @@ from scheduling import Clock, Service, scope
 from soak.edge import Edge
 from soak.heard import Heard
 from topowise.kube.api import Api
-from topowise_scheduler.cluster.watch import reflectors
-from topowise_scheduler.extender import http
-from topowise_scheduler.extender.callers import Callers
-from topowise_scheduler.leader.requeue import Requeuer
-from topowise_scheduler.preemption import Budgets
+from topowise_scheduler.controllers.requeue import Requeuer
+from topowise_scheduler.ledger.watch import reflectors
+from topowise_scheduler.overlay.preemption import Budgets
+from topowise_scheduler.serve.extender import http
+from topowise_scheduler.serve.extender.callers import Callers
 
 _MOST_BYTES = 10 << 20
 _TICK_S = 1.0

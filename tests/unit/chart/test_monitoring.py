@@ -15,15 +15,16 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from topowise_exporter.metrics import Metrics
-from topowise_scheduler import metrics, strategies
-from topowise_scheduler.answers import Answers
-from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.configuration import Scoring
-from topowise_scheduler.engine import Engine
-from topowise_scheduler.extender import http
-from topowise_scheduler.presentation.explain.cluster_view import ClusterView
+from topowise_scheduler.explain.cluster_view import ClusterView
+from topowise_scheduler.ledger.answers import Answers
+from topowise_scheduler.ledger.ledger import Ledger
+from topowise_scheduler.ledger.nodes import Nodes
+from topowise_scheduler.ledger.pods.records import Records
+from topowise_scheduler.serve import metrics
+from topowise_scheduler.serve.extender import http
+from topowise_scheduler.verdicts import strategies
+from topowise_scheduler.verdicts.engine import Engine
 
 Document = dict[str, Any]
 

@@ -15,9 +15,9 @@ import yaml
 from rendered_chart import RECIPES, Document
 from topowise.runtime import config
 from topowise_exporter.configuration import ExporterConfiguration
-from topowise_scheduler.cluster.nodes import STARTUP_TAINT
 from topowise_scheduler.configuration import SchedulerConfiguration
-from topowise_scheduler.presentation.kubectl.doctor import kube_scheduler
+from topowise_scheduler.kubectl.doctor import kube_scheduler
+from topowise_scheduler.ledger.nodes import STARTUP_TAINT
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

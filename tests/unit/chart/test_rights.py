@@ -17,9 +17,9 @@ import pytest
 from topowise import nrt
 from topowise_exporter.dra.watch import PATHS
 from topowise_exporter.publish import numatopology
-from topowise_scheduler.cluster import claim_watch, watch
-from topowise_scheduler.cluster.pods.records import Records
-from topowise_scheduler.preemption import Budgets
+from topowise_scheduler.ledger import claim_watch, watch
+from topowise_scheduler.ledger.pods.records import Records
+from topowise_scheduler.overlay.preemption import Budgets
 
 Document = dict[str, Any]
 Right = tuple[str, str, str]
@@ -79,76 +79,76 @@ SWITCHES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
         "always": (
             "",
             {
-                "topowise_scheduler/leader/events.py POST": "create events.events.k8s.io",
+                "topowise_scheduler/controllers/events.py POST": "create events.events.k8s.io",
                 "topowise/kube/reflector.py GET": "; ".join(f"list {resource}" for resource in WATCHED),
                 "topowise/kube/reflector.py stream": "; ".join(f"watch {resource}" for resource in WATCHED),
-                "topowise_scheduler/extender/explaining.py GET": "get pods",
-                "topowise_scheduler/extender/binding.py GET": "get pods",
+                "topowise_scheduler/serve/extender/explaining.py GET": "get pods",
+                "topowise_scheduler/serve/extender/binding.py GET": "get pods",
             },
         ),
         "scheduler.extender.bind": (
             "scheduler.extender.bind=true",
-            {"topowise_scheduler/extender/binding.py POST": "create pods/binding"},
+            {"topowise_scheduler/serve/extender/binding.py POST": "create pods/binding"},
         ),
         "config.requeue": (
             "scheduler.config.requeue.enabled=true",
-            {"topowise_scheduler/leader/requeue.py PATCH": STATUS},
+            {"topowise_scheduler/controllers/requeue.py PATCH": STATUS},
         ),
         "config.nominator": (
             "scheduler.config.nominator.enabled=true",
-            {"topowise_scheduler/leader/nomination.py PATCH": STATUS},
+            {"topowise_scheduler/controllers/nomination.py PATCH": STATUS},
         ),
         "config.waitingPods": (
             "scheduler.config.waitingPods.tell=true",
-            {"topowise_scheduler/leader/waiting_pods.py PATCH": STATUS},
+            {"topowise_scheduler/controllers/waiting_pods.py PATCH": STATUS},
         ),
         "config.preemptor": (
             "scheduler.config.preemptor.enabled=true",
             {
-                "topowise_scheduler/leader/nomination.py PATCH": STATUS,
-                "topowise_scheduler/leader/preemptor.py GET": "get pods",
-                "topowise_scheduler/leader/evictions.py POST": EVICTION,
+                "topowise_scheduler/controllers/nomination.py PATCH": STATUS,
+                "topowise_scheduler/controllers/preemptor.py GET": "get pods",
+                "topowise_scheduler/controllers/evictions.py POST": EVICTION,
             },
         ),
         "config.refusedPods": (
             "scheduler.config.refusedPods.delete=true",
             {
-                "topowise_scheduler/leader/refused_pods.py GET": "get pods",
-                "topowise_scheduler/leader/refused_pods.py DELETE": "delete pods",
+                "topowise_scheduler/controllers/refused_pods.py GET": "get pods",
+                "topowise_scheduler/controllers/refused_pods.py DELETE": "delete pods",
             },
         ),
         "config.startupTaint": (
             "scheduler.config.startupTaint.enabled=true",
             {
-                "topowise_scheduler/leader/startup_taint.py GET": "get nodes",
-                "topowise_scheduler/leader/startup_taint.py PATCH": "patch nodes",
+                "topowise_scheduler/controllers/startup_taint.py GET": "get nodes",
+                "topowise_scheduler/controllers/startup_taint.py PATCH": "patch nodes",
             },
         ),
         "config.scaleDownGuard": (
             "scheduler.config.scaleDownGuard.enabled=true",
             {
-                "topowise_scheduler/leader/scale_down_guard.py PATCH": "patch nodes",
-                "topowise_scheduler/leader/pod_lists.py GET": "list pods",
+                "topowise_scheduler/controllers/scale_down_guard.py PATCH": "patch nodes",
+                "topowise_scheduler/controllers/pod_lists.py GET": "list pods",
             },
         ),
         "config.scaleUp": (
             "scheduler.config.scaleUp.enabled=true",
             {
-                "topowise_scheduler/leader/scale_up.py GET": f"list pods in {PLACEHOLDERS}",
-                "topowise_scheduler/leader/scale_up.py POST": f"create pods in {PLACEHOLDERS}",
-                "topowise_scheduler/leader/scale_up.py DELETE": f"delete pods in {PLACEHOLDERS}",
-                "topowise_scheduler/leader/scale_up.py PATCH": STATUS,
+                "topowise_scheduler/controllers/scale_up.py GET": f"list pods in {PLACEHOLDERS}",
+                "topowise_scheduler/controllers/scale_up.py POST": f"create pods in {PLACEHOLDERS}",
+                "topowise_scheduler/controllers/scale_up.py DELETE": f"delete pods in {PLACEHOLDERS}",
+                "topowise_scheduler/controllers/scale_up.py PATCH": STATUS,
                 # The daemon pods of a node.
-                "topowise_scheduler/leader/pod_lists.py GET": "list pods",
+                "topowise_scheduler/controllers/pod_lists.py GET": "list pods",
             },
         ),
         "config.kueue": (
             "scheduler.config.kueue.enabled=true",
             {
-                "topowise_scheduler/leader/admission_checks.py GET": (
+                "topowise_scheduler/controllers/admission_checks.py GET": (
                     f"list admissionchecks.{KUEUE}; list resourceflavors.{KUEUE}"
                 ),
-                "topowise_scheduler/leader/admission_checks.py PATCH": (
+                "topowise_scheduler/controllers/admission_checks.py PATCH": (
                     f"patch workloads/status.{KUEUE}; patch admissionchecks/status.{KUEUE}"
                 ),
                 WATCH: f"list,watch workloads.{KUEUE}",
@@ -158,8 +158,8 @@ SWITCHES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
         "steering.enabled": (
             "steering.enabled=true",
             {
-                "topowise_scheduler/extender/steering.py GET": "get nodes",
-                "topowise_scheduler/extender/steering.py PATCH": f"create,patch {LEASES} in {STEERING}",
+                "topowise_scheduler/serve/extender/steering.py GET": "get nodes",
+                "topowise_scheduler/serve/extender/steering.py PATCH": f"create,patch {LEASES} in {STEERING}",
                 WATCH: f"list,watch {LEASES} in {STEERING}",
             },
         ),
@@ -167,8 +167,8 @@ SWITCHES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
         "config.resourceClaims": (
             "scheduler.config.resourceClaims.enabled=true",
             {
-                "topowise_scheduler/extender/claims.py GET": "get resourceclaims.resource.k8s.io",
-                "topowise_scheduler/daemon/scheduler_version.py GET": "",
+                "topowise_scheduler/serve/extender/claims.py GET": "get resourceclaims.resource.k8s.io",
+                "topowise_scheduler/serve/scheduler_version.py GET": "",
                 WATCH: "; ".join(f"list,watch {resource}" for resource in CLAIMED),
             },
         ),
@@ -183,7 +183,7 @@ SWITCHES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
 SCALE_UP = SWITCHES["scheduler"]["config.scaleUp"]
 SWITCHES["scheduler"]["config.scaleUp` with `karpenter"] = (
     f"{SCALE_UP[0]},scheduler.config.scaleUp.autoscaler=karpenter",
-    {**SCALE_UP[1], "topowise_scheduler/leader/known_nodes.py PATCH": "patch nodes"},
+    {**SCALE_UP[1], "topowise_scheduler/controllers/known_nodes.py PATCH": "patch nodes"},
 )
 LEAST = (
     *("scheduler.extender.bind=false", "scheduler.config.requeue.enabled=false", "scheduler.replicas=1"),

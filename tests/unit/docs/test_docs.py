@@ -27,14 +27,14 @@ from topowise import cpuset, pods
 from topowise.runtime.config import Configuration, load
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.metrics import Metrics
-from topowise_scheduler import refusals, strategies
 from topowise_scheduler.configuration import SchedulerConfiguration
+from topowise_scheduler.explain import explanation
+from topowise_scheduler.kubectl import arguments
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.masks import members
-from topowise_scheduler.presentation.explain import explanation
-from topowise_scheduler.presentation.kubectl import arguments
-from topowise_scheduler.replay import Scenario
-from topowise_scheduler.strategies import scale
+from topowise_scheduler.report.replay import Scenario
+from topowise_scheduler.verdicts import refusals, strategies
+from topowise_scheduler.verdicts.strategies import scale
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DOCS = REPOSITORY / "docs"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from topowise_scheduler.presentation.kubectl import arguments
-from topowise_scheduler.presentation.kubectl.console import Console
+from topowise_scheduler.kubectl import arguments
+from topowise_scheduler.kubectl.console import Console
 
 _PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/plan.md"
 _RECIPES = re.findall(r"```console\n\$ kubectl topowise ([^\n]*)\n(.*?)```", _PAGE.read_text(), re.S)
@@ -27,7 +27,7 @@ def test_there_are_five_questions() -> None:
 def test_a_recipe_prints_what_the_page_shows(command: str, printed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(_PAGE.with_suffix(""))
     options = arguments.parser("0").parse_args(shlex.split(command))
-    answer = importlib.import_module("topowise_scheduler.presentation.kubectl.plan").run(options, Console())
+    answer = importlib.import_module("topowise_scheduler.kubectl.plan").run(options, Console())
     text, _, not_modelled = answer.text.rpartition("\nNot modelled: ")
     assert not_modelled
     assert [line.rstrip() for line in text.rstrip().splitlines()] == printed.rstrip().splitlines()

@@ -31,10 +31,10 @@ from topowise_exporter.metrics import Metrics
 from topowise_exporter.observe import Observer
 from topowise_exporter.publisher import Publisher
 from topowise_exporter.triggers import Trigger
-from topowise_scheduler.cluster import watch
-from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.extender import http
-from topowise_scheduler.extender.callers import Callers
+from topowise_scheduler.ledger import watch
+from topowise_scheduler.ledger.nodes import Nodes
+from topowise_scheduler.serve.extender import http
+from topowise_scheduler.serve.extender.callers import Callers
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/architecture.md").read_text()
 PACKAGES = [str(Path(str(package.__file__)).parent) for package in (topowise, topowise_exporter, topowise_scheduler)]

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from fuzzing import anything, tried
 from scheduling import NoApi, Service, counts, pod, scope
-from topowise_scheduler.extender import http
-from topowise_scheduler.extender.callers import Callers
+from topowise_scheduler.serve.extender import http
+from topowise_scheduler.serve.extender.callers import Callers
 from volcano import RECORDED, serving
 
 SIZE = 100_000

@@ -18,24 +18,24 @@ from topowise import attributes, nrt, pods
 from topowise.attributes import holdings
 from topowise.bounded import ENTRY_BYTES
 from topowise.kube.reflector import Reflector, _decode_envelope
-from topowise_scheduler.cluster.gates import capacity
-from topowise_scheduler.cluster.gates.quarantine import Quarantine
-from topowise_scheduler.cluster.node.possible_placements import Possible
-from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.cluster.pods import records as records_of_pods
-from topowise_scheduler.cluster.rows import possible_rows, same_states
-from topowise_scheduler.cluster.rows.possible_rows import PossibleRows
-from topowise_scheduler.cluster.rows.same_states import SameStates
-from topowise_scheduler.engine import Engine, verdict_cache
-from topowise_scheduler.engine.verdict_cache import VerdictCache
 from topowise_scheduler.kubelet import Device, masks, topology_manager
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.machine import NumaNode
 from topowise_scheduler.kubelet.shared_allocations import single, single_resource, with_container
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
+from topowise_scheduler.ledger.gates import capacity
+from topowise_scheduler.ledger.gates.quarantine import Quarantine
+from topowise_scheduler.ledger.node.possible_placements import Possible
+from topowise_scheduler.ledger.nodes import Nodes
+from topowise_scheduler.ledger.pods import records as records_of_pods
+from topowise_scheduler.ledger.rows import possible_rows, same_states
+from topowise_scheduler.ledger.rows.possible_rows import PossibleRows
+from topowise_scheduler.ledger.rows.same_states import SameStates
 from topowise_scheduler.report import container_allocations, hardware, pci_paths, synthetic_machine
-from topowise_scheduler.shape import PodRequests
+from topowise_scheduler.report.shape import PodRequests
+from topowise_scheduler.verdicts.engine import Engine, verdict_cache
+from topowise_scheduler.verdicts.engine.verdict_cache import VerdictCache
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -147,7 +147,7 @@ def test_pods_that_were_asked_about_are_bounded_in_bytes_and_go_with_their_event
 
 
 def test_a_quarantine_is_bounded_in_pairs_and_the_oldest_node_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topowise_scheduler.cluster.gates.quarantine._MOST", 20)
+    monkeypatch.setattr("topowise_scheduler.ledger.gates.quarantine._MOST", 20)
     quarantine = Quarantine(Engine())
     for number in range(30):
         quarantine.put(b"%d" % (number % 3), f"n{number // 3}", float(number))

@@ -12,9 +12,9 @@ import pytest
 from scheduling import NoApi, pod
 from topowise.errors import ConfigError
 from topowise.runtime import config
-from topowise_scheduler import refusals
 from topowise_scheduler.configuration import SchedulerConfiguration
-from topowise_scheduler.daemon.core import Core
+from topowise_scheduler.serve.core import Core
+from topowise_scheduler.verdicts import refusals
 
 HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: SchedulerConfiguration\n"
 

@@ -18,11 +18,11 @@ from examples import examples
 from scheduling import Service, counts, exact, kubelet, pod, sent
 from steering_pods import marked, requiring
 from topowise.wire import scoring_pb2
-from topowise_scheduler import grpc_api
-from topowise_scheduler.cluster.pods.records import MAX_CONTAINERS
 from topowise_scheduler.configuration import Filter
-from topowise_scheduler.extender.shortlist import Shortlist
-from topowise_scheduler.extender.verbs import Verbs
+from topowise_scheduler.ledger.pods.records import MAX_CONTAINERS
+from topowise_scheduler.serve import grpc_api
+from topowise_scheduler.serve.extender.shortlist import Shortlist
+from topowise_scheduler.serve.extender.verbs import Verbs
 from volcano import Volcano
 
 FREE = (("8", "8"), ("8", "0"), ("4", "4"), ("3", "0"), ("0", "0"))

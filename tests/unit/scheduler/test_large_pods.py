@@ -14,11 +14,12 @@ from examples import examples
 from ledger_check import check_ledger
 from scheduling import Service, exact, kubelet, pod
 from topowise.errors import ParseError
-from topowise_scheduler import defrag, refusals
-from topowise_scheduler.cluster.pods.records import MAX_CONTAINERS
-from topowise_scheduler.engine import Outcome
-from topowise_scheduler.fit_together import FitTogether
-from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.ledger.pods.records import MAX_CONTAINERS
+from topowise_scheduler.overlay import defrag
+from topowise_scheduler.overlay.fit_together import FitTogether
+from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.engine import Outcome
+from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 NODES = ("n1", "n2", "n3")
 

@@ -13,7 +13,8 @@ import pytest
 
 from scheduling import GIB, Service, decoded, pod, topology_of
 from topowise import nrt
-from topowise_scheduler import kube_scheduler, report
+from topowise_scheduler import report
+from topowise_scheduler.explain import picture
 from topowise_scheduler.kubelet import (
     Core,
     Device,
@@ -24,7 +25,7 @@ from topowise_scheduler.kubelet import (
     MemoryReservation,
     NumaNode,
 )
-from topowise_scheduler.presentation import picture
+from topowise_scheduler.verdicts import kube_scheduler
 
 GPU = "nvidia.com/gpu"
 

@@ -18,11 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from scheduling import GIB, Service, call, counts, decoded, pod, topology_of
 from topowise import nrt
-from topowise_scheduler import kube_scheduler, strategies
-from topowise_scheduler.answers import Answers
 from topowise_scheduler.configuration import Scoring
-from topowise_scheduler.extender import http
-from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.kubelet import (
     Core,
     Device,
@@ -33,7 +29,11 @@ from topowise_scheduler.kubelet import (
     MemoryReservation,
     NumaNode,
 )
-from topowise_scheduler.strategies import scale as scales
+from topowise_scheduler.ledger.answers import Answers
+from topowise_scheduler.serve.extender import http
+from topowise_scheduler.serve.extender.callers import Callers
+from topowise_scheduler.verdicts import kube_scheduler, strategies
+from topowise_scheduler.verdicts.strategies import scale as scales
 
 GPU: Final = "example.com/gpu"
 EVERY = pytest.mark.parametrize("strategy", strategies.NAMES)

@@ -28,9 +28,9 @@ from topowise_exporter.kubelet.state_files import StateFile
 from topowise_exporter.machine.inventory import Machine
 from topowise_exporter.machine.sysfs import Tree
 from topowise_exporter.state_file_check import StartCheck
-from topowise_scheduler import grpc_server
 from topowise_scheduler.configuration import SchedulerConfiguration
-from topowise_scheduler.extender import callers
+from topowise_scheduler.serve import grpc_server
+from topowise_scheduler.serve.extender import callers
 
 
 def fifo(path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 from bench.density import bound, machines, measuring, mix, schedulers
 from bench.density.mix import Hardware, Shape
 from topowise.pods import Needs
-from topowise_scheduler import plan
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.plan.filling import Stream
+from topowise_scheduler.overlay import plan
+from topowise_scheduler.overlay.plan.filling import Stream
 
 SERVER = Hardware(cores=16, memory="128Gi", devices={"example.com/gpu": 4}, pages=0)
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from bench import markdown, pages, results
-from topowise_scheduler import strategies
+from topowise_scheduler.verdicts import strategies
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 

@@ -14,8 +14,8 @@ from lab.native.nodes import described
 from lab.parts.claims import REFUSED_BIND
 from sandbox.machines import write_tree
 from topowise.claimed_devices import location
-from topowise_scheduler.claims.numa_nodes import numa_nodes_of
-from topowise_scheduler.extender import binding
+from topowise_scheduler.options.claims.numa_nodes import numa_nodes_of
+from topowise_scheduler.serve.extender import binding
 
 DRIVER = "gpu.example.com"
 

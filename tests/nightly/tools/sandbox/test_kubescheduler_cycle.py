@@ -14,8 +14,8 @@ from sandbox.kubescheduler.cache import Cache
 from sandbox.kubescheduler.cycle import Cycle
 from sandbox.kubescheduler.pod import PodInfo, decode
 from sandbox.kubescheduler.preemption import Preemption
-from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.ledger.nodes import Nodes
+from topowise_scheduler.verdicts.kube_scheduler import Node
 
 
 def node(name: str, cpu: str = "8", labels: dict[str, str] | None = None, **spec: Any) -> Node:

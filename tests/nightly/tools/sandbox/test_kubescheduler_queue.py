@@ -13,7 +13,7 @@ from sandbox.kubescheduler.fit import EXCLUDING
 from sandbox.kubescheduler.fit import PLUGIN as FIT
 from sandbox.kubescheduler.pod import PodInfo, decode
 from sandbox.kubescheduler.queue import Event, QueuedPod, SchedulingQueue
-from topowise_scheduler.kube_scheduler import Node
+from topowise_scheduler.verdicts.kube_scheduler import Node
 
 
 class Clock:

@@ -12,8 +12,8 @@ from soak import judgement
 from soak.heard import Known, KnownPod, Look, Refused, ReportHeard
 from soak.judgement import Fate, Truth, judge
 from topowise import pods
-from topowise_scheduler import refusals
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.verdicts import refusals
 
 NOW = 100.0
 

@@ -14,7 +14,7 @@ import pytest
 from soak import World, play
 from soak.edge import Alter, Answer
 from soak.world import Plant
-from topowise_scheduler import refusals
+from topowise_scheduler.verdicts import refusals
 
 # Seeds of short runs; each has nodes on which pods run in sequence.
 SEEDS = (4, 110003)

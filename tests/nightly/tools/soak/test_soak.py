@@ -13,10 +13,10 @@ import pytest
 
 from sandbox import simulated_time
 from soak import play
-from topowise_scheduler.cluster.gates.capacity import CapacityGate
-from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.node.node_state import NodeState
-from topowise_scheduler.cluster.node_reports import NodeReports
+from topowise_scheduler.ledger.gates.capacity import CapacityGate
+from topowise_scheduler.ledger.ledger import Ledger
+from topowise_scheduler.ledger.node.node_state import NodeState
+from topowise_scheduler.ledger.node_reports import NodeReports
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 

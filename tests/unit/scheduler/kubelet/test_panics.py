@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from kubelets import kubelet_of, machine_of, pod_of
 from sandbox.judging import judge
 from topowise import pods
-from topowise_scheduler.engine import Engine, Outcome
 from topowise_scheduler.kubelet import Kubelet, Machine, MemoryReservation, NumaNode
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.hazards import hazards
 from topowise_scheduler.kubelet.hints import WOULD_PANIC, Hint, Hints, Refused
 from topowise_scheduler.kubelet.masks import mask_of, members
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
-from topowise_scheduler.shape import PodRequests
+from topowise_scheduler.report.shape import PodRequests
+from topowise_scheduler.verdicts.engine import Engine, Outcome
 
 CLOSEST = {"prefer-closest-numa-nodes": "true"}
 SMALL = {"cpu": "2", "memory": "1Gi"}

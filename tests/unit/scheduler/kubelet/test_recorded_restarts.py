@@ -15,9 +15,9 @@ import pytest
 
 from recordings import differences
 from topowise import cpuset
-from topowise_scheduler import replay
 from topowise_scheduler.kubelet import version_of
 from topowise_scheduler.kubelet.predicates import LACKS_GATE
+from topowise_scheduler.report import replay
 
 RECORDED = Path(__file__).parent / "recorded" / "restarts.jsonl.xz"
 SIBLINGS_AND_GATES = RECORDED.parent / "siblings-and-gates.jsonl.xz"

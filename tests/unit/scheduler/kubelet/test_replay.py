@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from topowise_scheduler.__main__ import main
-from topowise_scheduler.replay import main_replay, replay
+from topowise_scheduler.report.replay import main_replay, replay
 
 POD = {
     "metadata": {"name": "p", "namespace": "default", "uid": "p"},

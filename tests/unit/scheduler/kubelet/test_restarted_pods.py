@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from kubelets import kubelet_of, machine_of, pod_of
-from topowise_scheduler import replay
 from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration, MemoryReservation, version_of
 from topowise_scheduler.kubelet.hints import SMT_ALIGNMENT, UNEXPECTED, WOULD_PANIC
 from topowise_scheduler.kubelet.restart import CPU_FILE, MEMORY_FILE, Restart, restart
+from topowise_scheduler.report import replay
 
 NIC = "x.io/nic"
 NICS = [Device(f"n{number}", (number % 2,)) for number in range(4)]

@@ -15,10 +15,10 @@ from sandbox.judging import judge
 from topowise import attributes, nrt, pods
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import report
-from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
 from topowise_scheduler.report import koordlet
-from topowise_scheduler.shape import PodRequests
+from topowise_scheduler.report.shape import PodRequests
+from topowise_scheduler.verdicts.engine import Engine
 
 GI = 1 << 30
 CONFIG = KubeletConfiguration(

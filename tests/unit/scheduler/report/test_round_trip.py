@@ -15,9 +15,10 @@ import msgspec
 
 from sandbox.exported import exported
 from topowise import pods
-from topowise_scheduler import replay, report
+from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet, KubeletStartError, Machine
-from topowise_scheduler.replay import Event, Scenario
+from topowise_scheduler.report import replay
+from topowise_scheduler.report.replay import Event, Scenario
 
 RECORDED = Path(__file__).parents[1] / "kubelet/recorded/every-tenth.jsonl.xz"
 

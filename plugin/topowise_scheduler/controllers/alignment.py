@@ -1,0 +1,177 @@
+"""Chooses the victims, and their node, for a pod that waits only because no NUMA placement is free.
+
+kube-scheduler reports such a pod as unschedulable although its own filters pass some node: the node has enough in
+total, but not on the NUMA nodes that the pod needs. kube-scheduler up to 1.37 evicts no pod then, because an eviction
+changes nothing for its own plug-ins. Of all such nodes the victims with the least harm are chosen, in the order of
+kube-scheduler. No victim's eviction violates a disruption budget. No pod is evicted for a pod that might not come to
+the node for reasons that this service does not check.
+
+kube-scheduler evicts no pod for devices of claims either: its dry run of an eviction leaves them allocated (the plug-in
+DynamicResources has no PreFilterExtensions). So a node also counts that only lacks devices, or devices and amounts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from topowise.runtime.event_loop import TimeSlices, collected, sliced
+from topowise_scheduler.explain.cluster_view import ClusterView
+from topowise_scheduler.kubelet.trial import trial
+from topowise_scheduler.ledger.answers import Answers, Question, Verdicts
+from topowise_scheduler.ledger.ledger import Ledger
+from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.overlay import preemption
+from topowise_scheduler.overlay.preemption import Budgets
+from topowise_scheduler.verdicts import kube_scheduler, refusals
+from topowise_scheduler.verdicts.engine import Outcome
+from topowise_scheduler.verdicts.kube_scheduler import Pod, Refusal
+
+# Seconds for one choice. A busy node takes some 100 ms; the remaining nodes come in a later choice.
+_BUDGET_S: Final = 1.0
+_PRIORITY_SHIFT: Final = 1 << 31
+
+
+class Victims(msgspec.Struct, frozen=True):
+    """A node, and the pods after whose eviction the waiting pod fits there, the most important first."""
+
+    node: str
+    pods: tuple[PodRecord, ...]
+
+
+class _Harm(NamedTuple):
+    """What kube-scheduler compares, in its order (pickOneNodeForPreemption). Violated budgets are always 0 here."""
+
+    highest_priority: int
+    priorities: int
+    victims: int
+
+
+class AlignmentPreemption:
+    """Chooses victims; changes nothing."""
+
+    def __init__(self, ledger: Ledger, answers: Answers, view: ClusterView, budgets: Budgets) -> None:
+        self._ledger = ledger
+        self._answers = answers
+        self._view = view
+        self._budgets = budgets
+        self._portions = TimeSlices(_BUDGET_S)
+
+    async def choose(self, pod: Pod, max_victims: int, spared: Collection[str]) -> Victims | None:
+        """Returns at most `max_victims` victims, none of the `spared` UIDs; None if the pod needs none or none help.
+
+        Raises ParseError for a pod that cannot be read.
+        """
+        if not self._may_preempt(pod):
+            return None
+        best: tuple[_Harm, Victims] | None = None
+        question, names = await self._candidates(pod)
+        for name in self._portions.of(names):
+            victims = self._on(question, name, max_victims, spared)
+            await asyncio.sleep(0)
+            if victims is None:
+                continue
+            if not victims.pods:
+                # The pod fits by now, so the requeuer handles it.
+                return None
+            harm = _harm_of(victims)
+            if best is None or harm < best[0] or (harm == best[0] and _first_start(victims) > _first_start(best[1])):
+                best = harm, victims
+        return None if best is None else best[1]
+
+    def still_needs(self, pod: Pod, node: str, evicted: Collection[str], remaining: Collection[str]) -> bool:
+        """Returns whether the pod does not fit after the evictions so far, and would fit after the remaining ones."""
+        question = self._answers.question(pod, [node], is_simulation=True)
+        record, accepts = question.record, self._answers.accepts(question, node)
+        refusal = self._view.against(pod, [node])[node]
+        if refusal is not None and not self._is_for_devices(record, node, refusal):
+            return False
+        needs = accepts is not None and not accepts(evicted)
+        for state in self._answers.states_for(question, node):
+            for uid in evicted:
+                state.remove(uid)
+            needs |= not trial(state, record.view(state)).admission.admitted
+            for uid in remaining:
+                state.remove(uid)
+            if not trial(state, record.view(state)).admission.admitted:
+                return False
+        return needs and not self._answers.is_in_vain(question, node, (*evicted, *remaining))
+
+    async def _candidates(self, pod: Pod) -> tuple[Question, list[str]]:
+        """Returns the question, and the nodes that lack only alignment; no nodes if a node takes the pod as it is."""
+        question = self._answers.question(pod, self._view.names, is_simulation=True)
+        await sliced(self._answers.steps(question))
+        question = self._answers.renewed(question)
+        verdicts = self._answers.verdicts(question)
+        fits = {name: not text for name, text in self._preemptable(question.names, verdicts)}
+        opposing = await collected(self._view.opposing(pod, list(fits)))
+        if any(fits[name] for name, refusal in opposing if refusal is None):
+            return question, []
+        return question, [
+            name
+            for name, refusal in opposing
+            if refusal is None or self._is_for_devices(question.record, name, refusal)
+        ]
+
+    def _is_for_devices(self, record: PodRecord, name: str, refusal: Refusal) -> bool:
+        """Returns whether kube-scheduler would evict no pod from a node that it refuses, because devices are
+        missing."""
+        return refusal.verdict == "not now" and self._ledger.gates.claimed.shortage(record, name) is not None
+
+    def _preemptable(self, names: Sequence[str], verdicts: Verdicts) -> Iterator[tuple[str, str]]:
+        """Yields the nodes that take the pod as it is or after evictions, and why they refuse it now."""
+        for at in np.flatnonzero(verdicts.outcomes != Outcome.UNRESOLVABLE).tolist():
+            if (text := verdicts.text(at)) != refusals.UNCERTAIN:
+                yield names[at], text
+
+    def _on(self, question: Question, name: str, max_victims: int, spared: Collection[str]) -> Victims | None:
+        states = self._answers.states_for(question, name)
+        state = next(states, None)
+        if state is None:
+            return None
+        record, claimed = question.record, self._ledger.gates.claimed
+        pods = {pod.uid: pod for pod in self._ledger.pods_on(name) if pod.uid not in spared}
+        lower = [pod.uid for pod in pods.values() if pod.priority < record.priority]
+        if claimed.shortage(record, name, lower) is not None:
+            return None
+        accepts = self._answers.accepts(question, name)
+        choice = preemption.choose_for_all(
+            state, states, record.view, record.priority, pods.values(), (), self._budgets, accepts
+        )
+        if choice is None or choice.violations or len(choice.victims) > max_victims:
+            return None
+        if claimed.applies(record) and claimed.of(record, name, choice.victims).devices.problem:
+            return None
+        if self._answers.is_in_vain(question, name, choice.victims):
+            return None
+        victims = tuple([pods[uid] for uid in choice.victims])
+        # The eviction API refuses a pod with two budgets.
+        is_free = all(len(self._budgets.matching(pod.name, pod.namespace, pod.labels)) < 2 for pod in victims)
+        return Victims(name, victims) if is_free else None
+
+    def _may_preempt(self, pod: Pod) -> bool:
+        """Returns whether a waiting pod may preempt, and has no requirement that this service does not check."""
+        if pod.spec.preemptionPolicy == "Never" or pod.spec.nodeName or pod.metadata.deletionTimestamp:
+            return False
+        examined = {kube_scheduler.RESOURCE_CLAIMS} if self._ledger.gates.claimed.settings is not None else set()
+        if set(kube_scheduler.unexamined(pod.spec)) - examined:
+            return False
+        conditions = (pod.status.conditions if pod.status is not None else None) or ()
+        return any(
+            condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable"
+            for condition in conditions
+        )
+
+
+def _harm_of(victims: Victims) -> _Harm:
+    priorities = [pod.priority for pod in victims.pods]
+    return _Harm(priorities[0], sum(priority + _PRIORITY_SHIFT for priority in priorities), len(priorities))
+
+
+def _first_start(victims: Victims) -> str:
+    """Returns the earliest start of the most important victims: the later it is, the less work is lost."""
+    return min(pod.started for pod in victims.pods if pod.priority == victims.pods[0].priority)

@@ -1,0 +1,260 @@
+"""Why a pod waits: a cause, the nearest node and NUMA node, the pods in the way there, and the next step.
+
+Every screen, event and metric about a waiting pod shows a `WaitingPod`, so that no two of them disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from topowise_scheduler.explain.cluster_view import ClusterView
+from topowise_scheduler.explain.explanation import NodeExplanation, nearness
+from topowise_scheduler.explain.next_step import Nearest, latest_report, next_step
+from topowise_scheduler.explain.node_verdicts import NodeVerdict
+from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
+from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.report.text import first_of, most_frequent_first
+from topowise_scheduler.verdicts.refusals import PREFIX
+
+Cause = Literal["alignment", "resources", "excluded", "unconfirmed", "never", "not examined", "retry"]
+CAUSES: Final[Mapping[Cause, str]] = {
+    "alignment": "a node would take the pod if its free resources were on one NUMA node",
+    "resources": "the free resources of each node are too few in sum",
+    "excluded": "each node that could take the pod is cordoned, tainted or not selected",
+    "unconfirmed": "a node will take the pod after its next report",
+    "never": "no node could take the pod even if it were empty",
+    "not examined": "a node takes the pod, whose further requirements topowise does not check",
+    "retry": "a node takes the pod now, and kube-scheduler has not retried it yet",
+}
+# Nodes that are explained, a quarter of a millisecond each.
+_MOST_EXPLAINED: Final = 16
+_EXAMPLES: Final = 3
+# Nodes between two steps.
+_STEP: Final = 64
+_MOST_BYTES: Final = 8 << 20
+# A remaining time is rounded up to as much.
+_KEPT_S: Final = 10.0
+
+
+class WaitingPod(msgspec.Struct, frozen=True, rename="camel"):
+    """The answer for all pods of a class (PodRecord.pod_class).
+
+    `counts` has the nodes by verdict, `reasons` the refusing nodes by reason, `examples` some names of each reason, of
+    nodes that take the pod under "". `nearest` is "" if no node can ever take the pod; `numa` is None unless the pod
+    lacks something on that NUMA node. `in_the_way` are the pods ("namespace/name") with allocations there, pods of
+    lower priority first; `lower_priority` is their number. `unexamined` are requirements that are not checked.
+    `within` is the end of `next_step` that changes with time.
+    """
+
+    cause: Cause
+    next_step: str
+    counts: dict[str, int]
+    reasons: dict[str, int]
+    examples: dict[str, tuple[str, ...]]
+    nearest: str = ""
+    numa: int | None = None
+    lack: str = ""
+    in_the_way: tuple[str, ...] = ()
+    lower_priority: int = 0
+    unexamined: tuple[str, ...] = ()
+    within: str = ""
+
+    @property
+    def fits(self) -> int:
+        """The number of nodes that take the pod now."""
+        return self.counts.get("fits", 0) + self.counts.get("not reported", 0)
+
+    @property
+    def lacks_only_alignment(self) -> bool:
+        """Whether a node has enough in sum, and no node aligns the pod: autoscalers see no reason to add a node."""
+        is_too_wide = self.cause == "never" and any(reason.startswith(PREFIX) for reason in self.reasons)
+        return self.cause == "alignment" or is_too_wide
+
+    @property
+    def step_of_refused(self) -> str:
+        """The next step, "" for a pod that a node takes now."""
+        return "" if self.fits else self.next_step
+
+    @property
+    def text(self) -> str:
+        """Some sentences for people."""
+        parts = []
+        if self.nearest:
+            parts.append(f"{self.nearest} comes nearest: {self.lack}.")
+        if self.in_the_way:
+            lower = f" ({self.lower_priority} of lower priority)" if self.lower_priority else ""
+            parts.append(f"In the way: {first_of(self.in_the_way)}{lower}.")
+        parts.append(f"Next step: {self.next_step}.")
+        return " ".join(parts)
+
+    @property
+    def topic(self) -> str:
+        """`text` without what time alone changes."""
+        return self.text.replace(self.within, "")
+
+    @property
+    def summary(self) -> str:
+        """The refusing nodes by reason: "2x no room that the kubelet could align; 1x Insufficient cpu"."""
+        return "; ".join(
+            f"{count}x {reason.removeprefix(PREFIX)}" for reason, count in most_frequent_first(self.reasons)
+        )
+
+
+def waiting_pod(view: ClusterView, record: PodRecord) -> WaitingPod:
+    """The view of a pending pod."""
+    return next(pod for pod in looking(view, record) if pod is not None)
+
+
+def looking(view: ClusterView, record: PodRecord) -> Iterator[WaitingPod | None]:
+    """`waiting_pod` in steps of a few milliseconds; a step without a result yields None. Kept until a node changes,
+    or until a remaining time in it does."""
+    key, stamp, now = record.pod_class, view.changes, view.ledger.clock()
+    kept = view.waiting.get(key)
+    if kept is not None and kept[0] == stamp and now < kept[1]:
+        yield kept[2]
+        return
+    names = view.names
+    yield from view.steps(record, names)
+    verdicts: list[NodeVerdict] = []
+    for verdict in view.verdicts(record, names):
+        verdicts.append(verdict)
+        if not len(verdicts) % _STEP:
+            yield None
+    pod = yield from _look(view, record, verdicts)
+    view.waiting.put(key, (stamp, now + _KEPT_S if pod.within else math.inf, pod))
+    yield pod
+
+
+def _look(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict]) -> Generator[None, None, WaitingPod]:
+    candidates = _candidates(verdicts)
+    nearest = yield from _nearest(view, record, candidates)
+    unexamined = () if record.constraints is None else record.constraints.unexamined
+    cause = _cause(verdicts, nearest, unexamined)
+    examples: dict[str, list[str]] = {}
+    for node in verdicts:
+        names = examples.setdefault(node.reason, [])
+        if len(names) < _EXAMPLES:
+            names.append(node.name)
+    step = yield from next_step(view, record, cause, verdicts, nearest)
+    within = latest_report(view, record, nearest) if cause == "unconfirmed" and nearest is not None else ""
+    return WaitingPod(
+        cause=cause,
+        next_step=step + within,
+        counts=dict(Counter(node.verdict for node in verdicts)),
+        reasons=dict(Counter(node.reason for node in verdicts if node.reason)),
+        examples={reason: tuple(names) for reason, names in examples.items()},
+        nearest="" if nearest is None or cause == "never" else nearest.verdict.name,
+        numa=None if nearest is None or cause == "never" else nearest.numa,
+        lack="" if nearest is None else nearest.explanation.text,
+        in_the_way=() if nearest is None else tuple(f"{pod.namespace}/{pod.name}" for pod in nearest.in_the_way),
+        lower_priority=0 if nearest is None else sum(pod.priority < record.priority for pod in nearest.in_the_way),
+        unexamined=unexamined,
+        within=within,
+    )
+
+
+def _cause(verdicts: Sequence[NodeVerdict], nearest: Nearest | None, unexamined: Sequence[str]) -> Cause:
+    """The cause that ends first decides: the causes are tried from the least to the most obstinate."""
+    if any(node.takes_pod for node in verdicts):
+        return "not examined" if unexamined else "retry"
+    obstacles = {node.obstacle for node in verdicts if node.verdict == "not now"}
+    if "unconfirmed" in obstacles:
+        return "unconfirmed"
+    if "alignment" in obstacles:
+        # The kubelet's reason does not say whether the free amounts would suffice together.
+        is_short = nearest is not None and nearest.is_short_in_sum
+        return "resources" if is_short else "alignment"
+    if "resources" in obstacles:
+        return "resources"
+    return "excluded" if any(node.otherwise != "never" for node in verdicts) else "never"
+
+
+def _candidates(verdicts: Sequence[NodeVerdict]) -> list[NodeVerdict]:
+    """The nodes among which the nearest is searched; excluded nodes only if all others can never take the pod."""
+    not_now = [node for node in verdicts if node.verdict == "not now"]
+    for obstacle in ("unconfirmed", "alignment"):
+        nodes = [node for node in not_now if node.obstacle == obstacle]
+        if nodes:
+            return nodes
+    excluded = [node for node in verdicts if node.verdict == "excluded" and node.otherwise != "never"]
+    return not_now or excluded or [node for node in verdicts if node.otherwise == "never"]
+
+
+def _nearest(
+    view: ClusterView, record: PodRecord, nodes: Sequence[NodeVerdict]
+) -> Generator[None, None, Nearest | None]:
+    """The nearest of these nodes and its nearest NUMA node, None without nodes."""
+    if len(nodes) > _MOST_EXPLAINED:
+        measures = []
+        for node in nodes:
+            measures.append((_shortage(view, record, node.name), node.name))
+            if not len(measures) % _STEP:
+                yield None
+        nearest_names = {name for _, name in sorted(measures)[:_MOST_EXPLAINED]}
+        nodes = [node for node in nodes if node.name in nearest_names]
+    best: tuple[tuple[bool, bool, float], Nearest] | None = None
+    for node in nodes:
+        explanation = view.explain(record, node)
+        yield None
+        for near, at in _zones(node, explanation):
+            nearest = Nearest(node, explanation, at)
+            if best is None or (nearest.is_short_in_sum, *near) < best[0]:
+                best = (nearest.is_short_in_sum, *near), nearest
+    if best is None:
+        return None
+    nearest = best[1]
+    if nearest.verdict.obstacle not in ("alignment", "resources"):
+        return nearest
+    holders = sorted(
+        _holders(view, record, nearest.verdict.name, nearest.position),
+        key=lambda pod: (pod.priority, pod.namespace, pod.name),
+    )
+    return msgspec.structs.replace(nearest, in_the_way=tuple(holders))
+
+
+def _zones(node: NodeVerdict, explanation: NodeExplanation) -> Iterator[tuple[tuple[bool, float], int | None]]:
+    """How near each NUMA node is; None stands for the node as a whole."""
+    step = explanation.steps[-1] if explanation.steps else None
+    # Without a NUMA node that lacks anything, the refusal is one of the node as a whole.
+    is_refused = step is not None and any(not zone.fits for room in step.resources for zone in room.zones)
+    is_refused = is_refused and bool(explanation.reason) and not explanation.reason.startswith("OutOf")
+    if step is None or not is_refused or (node.refusal is not None and node.verdict != "excluded"):
+        yield (False, 0.0 if node.otherwise == "fits" or node.obstacle == "unconfirmed" else 1.0), None
+        return
+    for at in range(len(step.resources[0].zones)):
+        yield nearness(step, at), at
+
+
+def _shortage(view: ClusterView, record: PodRecord, name: str) -> float:
+    """A cheap measure of what the best NUMA node lacks, in shares of the request."""
+    node_state = view.ledger.node_states.of(name)
+    if node_state is None or node_state.kubelet is None or record.needs is None:
+        return float("inf")
+    requests = record.needs.requests.items()
+    asked = {resource: amount // 1000 if resource == "cpu" else amount for resource, amount in requests}
+    return min(
+        sum(max(0, amount - free[name]) / amount for name, amount in asked.items() if name in free and amount)
+        for free in view.free_amounts(name, node_state.kubelet)
+    )
+
+
+def _holders(view: ClusterView, record: PodRecord, name: str, at: int | None) -> Iterator[PodRecord]:
+    """The other pods with an allocation on the NUMA node, on the whole node for None.
+
+    Hints are not known of pods in a report, so allocations are read.
+    """
+    node_state = view.ledger.node_states.of(name)
+    state = None if node_state is None else node_state.kubelet
+    for entry in () if node_state is None else node_state.history.entries():
+        if entry.uid == record.uid:
+            continue
+        is_there = at is None
+        if at is not None and state is not None and entry.uid in state.active:
+            is_there = any(places.mask >> at & 1 for places in allocated_nodes(state, entry.uid).values())
+        if is_there:
+            yield entry.record

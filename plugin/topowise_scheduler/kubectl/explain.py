@@ -1,0 +1,232 @@
+"""`kubectl topowise explain`: why each node's kubelet would admit a pod, or not."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from topowise.errors import SourceError
+from topowise.text import Line, Styled
+from topowise_scheduler.explain.explanation import NodeExplanation, Step, nearness
+from topowise_scheduler.kubectl import console as colours
+from topowise_scheduler.kubectl import hints, json_output, manifests, names, objects, reasons, selection
+from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.durations import age
+from topowise_scheduler.kubectl.source import Kubectl
+from topowise_scheduler.kubectl.table import columns, paragraphs
+from topowise_scheduler.report.text import plural, with_unit
+from topowise_scheduler.verdicts.kube_scheduler import Metadata, Pod, Spec, unbound
+
+_ORDER: Final = ("fits", "not now", "never", "excluded", "not reported")
+_COLOURS: Final = {
+    "fits": colours.GOOD,
+    "not now": colours.WARN,
+    "never": colours.BAD,
+    "excluded": colours.BAD,
+    "not reported": colours.DIM,
+}
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """A pod and the explanation of each node. `note` states a limit of the answer. `next_step` is "" if unknown."""
+
+    pod: Pod
+    nodes: list[NodeExplanation]
+    note: str = ""
+    next_step: str = ""
+
+    @property
+    def name(self) -> str:
+        """Namespace and name."""
+        return f"{self.pod.metadata.namespace or 'default'}/{self.pod.metadata.name}"
+
+    @property
+    def not_looked_at(self) -> Sequence[str]:
+        """Terms of the pod that are not evaluated, the same for all nodes."""
+        return self.nodes[0].not_looked_at if self.nodes else ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the pod fits on any node."""
+        return any(node.verdict == "fits" for node in self.nodes)
+
+
+def run(options: argparse.Namespace, console: Console) -> Answer:
+    """The command."""
+    if options.pod:
+        is_pod = names.is_pod(options.pod)
+        if options.service and not is_pod:
+            raise SourceError("explain --service", f"accepts only pods, expected no {options.pod!r:.260}")
+        options.pod = names.bare(options.pod) if is_pod else options.pod
+    options.node = [names.node(name) for name in options.node]
+    if options.service and not (options.pod or options.file):
+        raise SourceError("explain --service", "expected a pod or -f FILE with it")
+    if options.service and options.hints:
+        raise SourceError("explain --hints", "is computed locally, expected no --service with it")
+    if options.service and options.selector:
+        raise SourceError("explain -l", "is computed locally, expected no --service with it")
+    if not (options.pod or options.file) and options.output == "table" and not options.hints:
+        return _list(options, console)
+    answers, notes = _ask_service(options) if options.service else _ask_ourselves(options)
+    notes += [
+        manifests.note_on(f"Pod {answer.name}", unexamined)
+        for answer in answers
+        if (unexamined := answer.not_looked_at)
+    ]
+    status = 0 if all(answer.fits for answer in answers) else 1
+    documents = [[{"pod": answer.name, **msgspec.to_builtins(node)} for node in answer.nodes] for answer in answers]
+    fitting = [node for answer in answers for node in ordered(answer.nodes) if node.verdict == "fits"]
+    body = json_output.printed(
+        options.output,
+        documents if len(documents) != 1 else documents[0],
+        names=(node.node for node in fitting),
+    )
+    if body is None:
+        body = paragraphs([_text(answer, console, options) for answer in answers])
+    return Answer(body, status, notes)
+
+
+def ordered(nodes: Sequence[NodeExplanation]) -> list[NodeExplanation]:
+    """Nodes that fit come first, by score; then the nodes that lack least."""
+    return sorted(nodes, key=lambda node: (_ORDER.index(node.verdict), -node.score, _lacks(node), node.node))
+
+
+def _lacks(node: NodeExplanation) -> tuple[bool, float]:
+    """How much the nearest zone lacks."""
+    step = node.steps[-1] if node.steps else None
+    zones = len(step.resources[0].zones) if step is not None and step.resources else 0
+    return min((nearness(step, at) for at in range(zones) if step is not None), default=(False, 0.0))
+
+
+def _list(options: argparse.Namespace, console: Console) -> Answer:
+    """The waiting pods, the oldest first, with cause and next step."""
+    from topowise_scheduler.explain.waiting import waiting_pod
+    from topowise_scheduler.kubectl import cluster
+
+    known, workloads, notes = cluster.open_with_manifests(options, top_score=10)
+    rows = []
+    for workload in workloads:
+        pod, metadata = waiting_pod(known.view, known.view.record(workload.pod)), workload.pod.metadata
+        name = f"{metadata.namespace}/{metadata.name}" if options.all_namespaces else metadata.name
+        rows.append([name, age(metadata.creationTimestamp or "", known.now), pod.cause, pod.next_step])
+    table = columns(["POD", "AGE", "CAUSE", "NEXT STEP"], rows, width=console.width) if rows else []
+    return Answer(table, 0, [*notes, *manifests.not_looked_at(workloads)])
+
+
+def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:
+    from topowise_scheduler.kubectl import service
+
+    if options.pod:
+        namespace = options.namespace or Kubectl(options.kubectl).namespace()
+        pod = Pod(Metadata(options.pod, namespace), Spec())
+        nodes, step = service.explain(options.service, f"{namespace}/{options.pod}", None, options.node)
+        return [Explained(pod, nodes, next_step=step)], []
+    workloads, notes = manifests.workloads_of(options)
+    answers = []
+    for workload in workloads:
+        nodes, step = service.explain(options.service, "", msgspec.to_builtins(workload.pod), options.node)
+        answers.append(Explained(workload.pod, nodes, next_step=step))
+    return answers, notes
+
+
+def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:
+    from topowise_scheduler.explain.waiting import waiting_pod
+    from topowise_scheduler.kubectl import cluster
+    from topowise_scheduler.kubectl.doctor import restarts
+
+    present = []
+    if options.pod and names.is_pod(options.pod):
+        manifests.check(options)
+        pod = objects.pod_of(manifests.named(options)[0], options.pod)
+        known = cluster.Cluster(*cluster.read(options))
+        present = [pod]
+        # The question is where the pod would go, so its present booking must not count.
+        known.ledger.drop_pod(pod.metadata.uid)
+        pods, notes = [(unbound(pod), _already(pod))], known.notes
+    else:
+        known, workloads, notes = cluster.open_with_manifests(options, top_score=10)
+        pods = [(workload.pod, "") for workload in workloads]
+    there_are = known.view.names
+    if not there_are:
+        raise objects.no_nodes(options.nodes_file)
+    named = names.existing_nodes(options.node, there_are, "--node") or there_are
+    # A single node, as each node costs an admission of all its pods.
+    single = named if len(options.node) == 1 else [pod.spec.nodeName for pod in present]
+    notes += [line for node in single for line in restarts.lines(known.objects, node)]
+    nodes = selection.labelled(named, options.selector, known.nodes)
+    return [
+        Explained(
+            pod,
+            known.view.explanations(pod, nodes, with_hints=options.hints),
+            note,
+            waiting_pod(known.view, known.view.record(pod)).step_of_refused,
+        )
+        for pod, note in pods
+    ], notes
+
+
+def _already(pod: Pod) -> str:
+    if pod.is_terminal:
+        return "It has ended; this is the answer for a new pod like it."
+    if pod.spec.nodeName:
+        return f"It is on {pod.spec.nodeName}; this is the answer as if it were not there."
+    return ""
+
+
+def _text(explained: Explained, console: Console, options: argparse.Namespace) -> list[Line]:
+    nodes = ordered(explained.nodes)
+    is_wide, with_hints = options.output == "wide", options.hints
+    fitting = sum(node.verdict == "fits" for node in nodes)
+    title = f"Pod {explained.name}: fits {fitting} of {plural(len(nodes), 'node')}"
+    lines: list[Line] = [[console.paint(title, colours.BOLD)], *([explained.note] if explained.note else [])]
+    lines += [*([f"Next step: {explained.next_step}"] if explained.next_step else []), ""]
+    is_summed_up = len(nodes) > reasons.MOST_ROWS and not (options.all or is_wide or with_hints)
+    if is_summed_up:
+        header, rows = ["VERDICT", "NODES", "WHY"], reasons.rows(nodes)
+    else:
+        header, rows = ["NODE", "VERDICT", "SCORE", "WHY"], [_row(node, is_wide=is_wide) for node in nodes]
+    verdicts = header.index("VERDICT")
+
+    def paint(column: int, cell: str) -> str | Styled:
+        return console.paint(cell, _COLOURS.get(cell, "")) if column == verdicts else cell
+
+    lines += columns(header, rows, width=console.width, paint=paint)
+    if is_summed_up:
+        lines += ["", f"{reasons.ALL} --node NAME has that of one."]
+    if is_wide:
+        matrices = [_matrix(node, step, console) for node in nodes for step in node.steps if step.resources]
+        lines = paragraphs([lines, *matrices])
+    if with_hints:
+        lines = paragraphs([lines, *[hint_lines for node in nodes if (hint_lines := hints.text(node, console))]])
+    return lines
+
+
+def _row(node: NodeExplanation, *, is_wide: bool) -> list[str]:
+    text = reasons.cell(node.text, is_wide=is_wide)
+    why = f"{text} (by counts alone)" if node.precision == "counts" else text
+    return [node.node, node.verdict, str(node.score) if node.verdict == "fits" else "-", why]
+
+
+def _matrix(node: NodeExplanation, step: Step, console: Console) -> list[Line]:
+    """The amounts of a merge of hints: a row for each resource, a column for each zone."""
+    scope = f"container {step.container}" if step.container else "the pod"
+    # A hint that is not preferred is refused, or is not the actual allocation.
+    chosen = "" if step.chosen is None or not step.preferred else f" -> NUMA {'+'.join(map(str, step.chosen))}"
+    rows = []
+    for room in sorted(step.resources, key=lambda room: (room.resource != "cpu", room.resource != "memory")):
+        cells = [
+            f"{'' if zone.fits else '!'}{with_unit(room.resource, max(0, zone.available))}"
+            f"/{with_unit(room.resource, max(0, zone.allocatable))}"
+            for zone in room.zones
+        ]
+        rows.append([room.resource, with_unit(room.resource, room.asked), *cells])
+    header = ["RESOURCE", "ASKED", *(f"NUMA {zone.numa}" for zone in step.resources[0].zones)]
+
+    def paint(column: int, cell: str) -> str | Styled:
+        return console.paint(cell, colours.BAD) if column > 1 and cell.startswith("!") else cell
+
+    title = f"{node.node}, {scope}{chosen} (free of allocatable; ! is not enough)"
+    return [title, *columns(header, rows, indent="  ", paint=paint)]

@@ -1,0 +1,197 @@
+"""`kubectl topowise simulate`: where the pods of manifests would go, in order, and which pods fit nowhere.
+
+The order is that of kube-scheduler's queue: by priority, then by position. No pod is evicted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from topowise.runtime.progress import Progress
+from topowise.text import Line, Styled
+from topowise_scheduler.explain import numa_placement as placing
+from topowise_scheduler.explain.waiting import waiting_pod
+from topowise_scheduler.kubectl import cluster, json_output, reasons, restarts
+from topowise_scheduler.kubectl import console as colours
+from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.explain import ordered
+from topowise_scheduler.kubectl.manifests import Workload, not_looked_at
+from topowise_scheduler.kubectl.table import columns
+from topowise_scheduler.report.text import first_of, plural, unschedulable
+from topowise_scheduler.verdicts.kube_scheduler import Pod
+
+_MAX_REASONS: Final = 5
+_NOWHERE: Final = "(nowhere)"
+
+
+class SimulatedPod(msgspec.Struct, frozen=True):
+    """The result for a pod: the node and its placement, or "" and the refusal of each node.
+
+    `reasons` has longer texts than `refusals`, for the first refused pod of each workload.
+    """
+
+    pod: str
+    origin: str
+    priority: int
+    node: str = ""
+    containers: Mapping[str, placing.Placed] = {}
+    refusals: Mapping[str, str] = {}
+    reasons: Mapping[str, str] = {}
+    next_step: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The refusals, as kube-scheduler sums them up."""
+        return unschedulable(Counter(self.refusals.values()))
+
+    def as_json(self) -> dict[str, Any]:
+        """The result as a JSON object."""
+        document: dict[str, Any] = {"pod": self.pod, "from": self.origin, "priority": self.priority, "node": self.node}
+        if self.node:
+            document["containers"] = {name: place.as_json() for name, place in self.containers.items()}
+        else:
+            document["nextStep"] = self.next_step
+            document["refusals"] = {name: self.reasons.get(name, words) for name, words in self.refusals.items()}
+        return document
+
+
+def run(options: argparse.Namespace, console: Console) -> Answer:
+    """The command."""
+    change = restarts.change_of(options)
+    if change is not None:
+        return restarts.run(options, console, change)
+    known, workloads, notes = cluster.open_with_manifests(options, options.strategy)
+    notes += not_looked_at(workloads)
+    for workload in workloads if not (options.pod or options.file) else ():
+        # Each waiting pod is placed below, so its nomination must not count as another pod.
+        known.ledger.drop_pod(workload.pod.metadata.uid)
+    placed = Simulation(known).place(workloads, Progress())
+    refused = [pod for pod in placed if not pod.node]
+    status = 1 if refused else 0
+    document: dict[str, Any] = {
+        "strategy": options.strategy,
+        "placed": len(placed) - len(refused),
+        "refused": len(refused),
+        "pods": [pod.as_json() for pod in placed],
+    }
+    body = json_output.printed(options.output, document)
+    if body is not None:
+        return Answer(body, status, notes)
+    header, rows = _rows(placed, is_wide=options.output == "wide")
+
+    def paint(column: int, cell: str) -> str | Styled:
+        return console.paint(cell, colours.BAD) if cell == _NOWHERE else cell
+
+    lines: list[Line] = [*columns(header, rows, width=console.width, paint=paint), ""]
+    used = len({pod.node for pod in placed if pod.node})
+    lines.append(
+        f"{len(placed) - len(refused)} of {len(placed)} pods placed on {used} of "
+        f"{plural(len(known.view.names), 'node')} by {options.strategy}."
+    )
+    for pod in refused:
+        if pod.reasons:
+            lines += ["", f"{pod.pod} fits nowhere then:", *_refused(pod, console), f"  Next step: {pod.next_step}"]
+    return Answer(lines, status, notes)
+
+
+def _rows(placed: Sequence[SimulatedPod], *, is_wide: bool) -> tuple[list[str], list[list[str]]]:
+    """Header and rows; `is_wide` adds origin and priority."""
+    header = ["POD", *(["FROM", "PRIORITY"] if is_wide else []), "NODE", "NUMA NODES"]
+    return header, [
+        [
+            pod.pod,
+            *([pod.origin, str(pod.priority)] if is_wide else []),
+            pod.node or _NOWHERE,
+            reasons.cell(placing.in_words(pod.containers) if pod.node else pod.summary, is_wide=is_wide),
+        ]
+        for pod in placed
+    ]
+
+
+class Simulation:
+    """A cluster that is filled pod by pod."""
+
+    def __init__(self, known: cluster.Cluster) -> None:
+        self._cluster = known
+        self._view = known.view
+        # kube-scheduler's refusals for the present workload: between two copies only a single node changes.
+        self._against: dict[str, str] = {}
+        self._serial = -1
+        self._changed: list[str] = []
+
+    def place(
+        self, workloads: Sequence[Workload], progress: Callable[[str], None] = lambda _: None
+    ) -> list[SimulatedPod]:
+        """Places all workloads, by priority and then in order."""
+        total = sum(workload.count for workload in workloads)
+        # If a pod does not fit, further copies of it do not fit either.
+        nowhere: dict[int, SimulatedPod] = {}
+        placed: list[SimulatedPod] = []
+        for workload in sorted(workloads, key=lambda workloads: -(workloads.pod.spec.priority or 0)):
+            if workload.is_on_every_node:
+                placed += self._on_every_node(workload)
+                continue
+            for pod in map(workload.numbered, range(workload.count)):
+                progress(f"pod {len(placed) + 1} of {total}")
+                before = nowhere.get(workload.serial)
+                if before is not None:
+                    placed.append(msgspec.structs.replace(before, pod=_name(pod), reasons={}))
+                    continue
+                placed_pod = self._place(workload, pod, self._refusals(workload, pod))
+                if not placed_pod.node:
+                    nowhere[workload.serial] = placed_pod
+                placed.append(placed_pod)
+        return placed
+
+    def _on_every_node(self, workload: Workload) -> Iterator[SimulatedPod]:
+        """A pod on each node that kube-scheduler does not exclude: the DaemonSet's controller makes no other pods."""
+        for number, (name, refusal) in enumerate(self._view.against(workload.pod, self._view.names).items()):
+            if refusal is None or refusal.verdict != "excluded":
+                pod = workload.numbered(number)
+                words = refusal.words if refusal else self._view.kubelet_refusals(pod, [name])[name]
+                yield self._place(workload, pod, {name: words})
+
+    def _place(self, workload: Workload, pod: Pod, refusals: Mapping[str, str]) -> SimulatedPod:
+        """Places the pod on the best node without a refusal."""
+        simulated = SimulatedPod(_name(pod), workload.origin, pod.spec.priority or 0)
+        fitting = [name for name, refusal in refusals.items() if not refusal]
+        if not fitting:
+            texts = {why.node: why.text for why in ordered(self._view.explanations(pod, list(refusals)))}
+            step = waiting_pod(self._view, self._view.record(pod)).next_step
+            return msgspec.structs.replace(simulated, refusals=refusals, reasons=texts, next_step=step)
+        node = self._view.best(pod, fitting)
+        uid = self._cluster.assign(pod, node)
+        self._changed = [node]
+        kubelet = self._cluster.kubelet(node)
+        if kubelet is None:
+            return msgspec.structs.replace(simulated, node=node)
+        is_exact = self._view.precision(node) == "exact"
+        return msgspec.structs.replace(simulated, node=node, containers=placing.of(kubelet, uid, is_exact=is_exact))
+
+    def _refusals(self, workload: Workload, pod: Pod) -> dict[str, str]:
+        """The refusal of each node, "" if it takes the pod."""
+        changed = self._changed if self._serial == workload.serial else self._view.names
+        self._serial = workload.serial
+        self._against |= self._view.refusals(pod, changed)
+        candidates = [name for name, refusal in self._against.items() if not refusal]
+        return {**self._against, **self._view.kubelet_refusals(pod, candidates)}
+
+
+def _refused(pod: SimulatedPod, console: Console) -> list[Line]:
+    """Each reason with its nodes."""
+    nodes: dict[str, list[str]] = {}
+    for name, why in pod.reasons.items():
+        nodes.setdefault(why, []).append(name)
+    rows = [[first_of(names), reasons.cell(why)] for why, names in nodes.items()]
+    more = len(rows) - _MAX_REASONS
+    text = columns(["NODE", "WHY NOT"], rows[:_MAX_REASONS], indent="  ", width=console.width)
+    return [*text, f"  and {more} more (-o json has all)"] if more > 0 else text
+
+
+def _name(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"

@@ -1,0 +1,286 @@
+"""The answers themselves, whatever protocol question: one pod, some nodes, a verdict and a score for each.
+
+A view over the ledger and the engine without I/O: the gates (cluster/gates) give the verdicts, the strategy the scores.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise import pods
+from topowise.errors import ParseError
+from topowise.runtime.event_loop import UnpreparedError
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.ledger.gates.capacity import known_rows
+from topowise_scheduler.ledger.gates.gate import FITS, Question
+from topowise_scheduler.ledger.gates.gates import Verdicts
+from topowise_scheduler.ledger.ledger import Ledger
+from topowise_scheduler.ledger.pods.records import PodRecord, Records, annotated
+from topowise_scheduler.options.device_affinity import AffinityVerdict
+from topowise_scheduler.report.shape import PodRequests
+from topowise_scheduler.verdicts import strategies
+from topowise_scheduler.verdicts.strategies import Rated, Strategy, ranks
+
+__all__ = ["Answers", "Question", "Verdicts", "part"]
+
+_MAX_UNKNOWN: Final = 1000
+# Of the name of a Node (RFC 1123 subdomain): a longer name is neither remembered nor logged.
+_LONGEST_NAME: Final = 253
+_NONE: Final = object()
+# Twice a raw score is below 2 to the power of this, and a rank below 2 to half of the remaining bits.
+_RANK: Final = 24
+# The best nodes that are checked for a refusal by the kubelet's own choice of devices.
+_MOST_DRAWS: Final = 8
+_LAST: Final = 1 << 60
+
+_NO_REQUESTS: Final = PodRequests(pods.Needs((), {}, "BestEffort"))
+
+
+class Answers:
+    """Verdicts and scores. Raises ParseError for a pod whose quantities or annotations cannot be read."""
+
+    def __init__(self, ledger: Ledger, records: Records, strategy: Strategy, *, top_score: int = 10) -> None:
+        self._ledger = ledger
+        self._gates = ledger.gates
+        self.engine = ledger.engine
+        self._records = records
+        self._strategy = strategy
+        self._top_score = top_score
+        self.verdict_counts: Counter[str] = Counter()
+        """Number of verdicts by text, "" for nodes that fit."""
+        self._unknown: set[str] = set()
+
+    def question(
+        self, pod: pods.Pod, names: Sequence[str], *, rows: NDArray[np.int32] | None = None, is_simulation: bool = False
+    ) -> Question:
+        """Returns the question in the engine's terms; `rows` if they are known (Engine.rows). Raises ParseError."""
+        record = self.record(pod)
+        # A record ignores annotations that cannot be read; the caller of a question gets the error.
+        requests = record.requests or _NO_REQUESTS
+        annotated(pod.metadata, requests.needs)
+        if not is_simulation:
+            # kube-scheduler decides pods in turn: a second question means that the last answer was not used.
+            self._ledger.reservations.release(record.uid)
+            if record.uid:
+                self._ledger.remember(record)
+        if rows is None:
+            rows = self.engine.rows(names)
+        unknown = () if is_simulation else self._unknown_among(names, rows)
+        return Question(record, requests, names, rows, is_simulation, unknown=unknown)
+
+    def record(self, pod: pods.Pod) -> PodRecord:
+        """Returns the record of a pod, whose annotations may be unreadable. Raises ParseError for other amounts."""
+        record = self._records.record(pod)
+        if record.requests is None and not record.is_too_large:
+            raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
+        return record
+
+    def about(self, record: PodRecord, names: Sequence[str]) -> Question:
+        """Returns the question of a caller that reserves nodes itself: all reservations stay."""
+        rows = self.engine.rows(names)
+        return Question(
+            record, record.requests or _NO_REQUESTS, names, rows, False, unknown=self._unknown_among(names, rows)
+        )
+
+    def steps(self, question: Question) -> Iterator[None]:
+        """Yields between steps of some milliseconds that `verdicts` would otherwise take at once: a pod of many
+        containers that is new to thousands of nodes. Yields nothing if `verdicts` is quick."""
+        return self.engine.steps(question.requests, question.rows)
+
+    def renewed(self, question: Question) -> Question:
+        """Returns the question with the engine's present rows: nodes may have come and gone during its `steps`."""
+        return msgspec.structs.replace(question, rows=self.engine.rows(question.names))
+
+    def verdicts(self, question: Question, *, at_once: bool = True) -> Verdicts:
+        """Returns a verdict per node. A node without a report fits: nothing is known against it.
+
+        Raises UnpreparedError if it would take long and not `at_once`.
+        """
+        if not at_once:
+            steps = self.steps(question)
+            if next(steps, _NONE) is None:
+                raise UnpreparedError(steps)
+        verdicts = self._gates.verdicts(question)
+        for word, times in enumerate([] if question.is_simulation else np.bincount(verdicts.words).tolist()):
+            if times:
+                self.verdict_counts[verdicts.texts[word]] += times
+        return verdicts
+
+    def scores(self, question: Question) -> NDArray[np.int64]:
+        """Returns a score per node (nodes,), 0 to the top score: 0 for a node without a report and for a node that does
+        not fit; then a node that is known to fit has more. A node that does not exist yet has 1 if its group fits."""
+        scores = np.zeros(len(question.names), np.int64)
+        if question.record.is_too_large:
+            return scores
+        rated = self._rate(question, self._strategy)
+        reported = int((question.rows >= 0).sum())
+        # A node without a report is not worse if the pod asks for nothing that a kubelet aligns.
+        more_below = reported < scores.size and question.requests.can_be_aligned
+        scores[rated.at] = rated.levels(self._top_score, low=int(rated.at.size < reported), more_below=more_below)
+        for at, refusal in question.templates.items():
+            scores[at] = 0 if refusal else 1
+        return scores
+
+    def best(self, question: Question, among: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+        """Returns at most `most` of the nodes `among` (indices), best first, without nodes that have no report."""
+        return among[self._rate(part(question, among), self._strategy).best(most)]
+
+    def best_of_each(self, question: Question, among: NDArray[np.intp], numbers: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Returns indices into `among`, sorted: of each number the best node, and all nodes with number -1 or without a
+        score: those fit only without pods that do not count. `among` are indices of nodes, each with one of
+        `numbers`."""
+        best = self._rate(part(question, among), self._strategy).best(among.size)
+        first = np.unique(numbers[best], return_index=True)[1]
+        is_alone = numbers < 0
+        is_alone[np.setdiff1d(np.arange(among.size), best, assume_unique=True)] = True
+        return np.union1d(best[first], np.flatnonzero(is_alone))
+
+    def percents(self, question: Question, strategy: Strategy) -> NDArray[np.int64]:
+        """Returns 0 to 100 per node (nodes,) by a strategy, truncated; 0 if it does not fit or has no report."""
+        scores = np.zeros(len(question.names), np.int64)
+        if question.record.is_too_large:
+            return scores
+        rated = self._rate(question, strategy)
+        scores[rated.at] = rated.percents()
+        return scores
+
+    def levels(self, record: PodRecord, names: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Returns the rows of the reported nodes that take a pod of the cluster now, and a level for each row: the
+        lowest level is the best. It is the greatest where a nominated pod of a lower priority is in the way.
+        """
+        assert record.requests is not None
+        rows = self.engine.rows(names)
+        question = Question(record, record.requests, names, rows, is_simulation=True)
+        rows = rows[(self.verdicts(question).outcomes == FITS) & (rows >= 0)]
+        levels = np.full(len(rows), _LAST, np.int64)
+        rated = self.engine.rated(record.requests, rows, strategies.Rater(self._strategy))
+        levels[rated.at] = (rated.ranks << _RANK) - 2 * rated.raw - (rated.in_cache > 0)
+        return rows, levels
+
+    def expect(self, question: Question, at: int, judged_at: int = -1) -> None:
+        """Reserves for the pod the node at this index, which fitted at `judged_at` (Verdicts)."""
+        if not question.is_simulation and not question.record.is_too_large:
+            self._ledger.reservations.put(
+                question.record, question.requests.needs, question.names[at], judged_at=judged_at
+            )
+            self._gates.claimed.assume(question.record, question.names[at])
+
+    def nowhere(self, question: Question) -> None:
+        """Notes that the pod fits on no node."""
+        if not question.is_simulation:
+            self._ledger.reservations.note_nowhere(question.record)
+
+    def fitting(self, record: PodRecord, names: Sequence[str]) -> Iterator[None]:
+        """Yields between the steps that `fits` would take long for."""
+        return iter(()) if record.requests is None else self.engine.steps(record.requests, self.engine.rows(names))
+
+    def fits(self, record: PodRecord, names: Sequence[str]) -> NDArray[np.bool_]:
+        """Returns whether each of these nodes would take a pod of the cluster now (nodes,), without a trace."""
+        if record.requests is None:
+            return np.zeros(len(names), np.bool_)
+        return np.equal(self.verdicts_of(record, names).outcomes, FITS)
+
+    def verdicts_of(self, record: PodRecord, names: Sequence[str]) -> Verdicts:
+        """Returns the verdicts of `fits`. The pod's quantities must be readable."""
+        assert record.requests is not None
+        return self.verdicts(Question(record, record.requests, names, self.engine.rows(names), is_simulation=True))
+
+    def states_for(self, question: Question, name: str, gone: Collection[str] = ()) -> Iterator[Kubelet]:
+        """Yields copies of a node's states for this pod once the pods `gone` have left (`CapacityGate.states`)."""
+        return self._gates.capacity.states(question.record, name, gone)
+
+    def knows_devices(self, record: PodRecord, name: str) -> bool:
+        """Returns whether the devices of the pod's claims are allocated or predicted on a node, or it has none."""
+        claims = self._gates.claims
+        return not claims.applies(record) or claims.judge(record, name).outcome != "unknown"
+
+    def affinity(self, question: Question, name: str) -> AffinityVerdict | None:
+        """Returns how the node's devices meet the affinity terms of the pod, None for a pod without terms."""
+        return self._gates.affinity.of(question.record, name) if question.record.affinity_terms else None
+
+    def affinity_refusal(
+        self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
+    ) -> str:
+        """Returns why the devices of a node in these states do not meet the pod's affinity terms, "" if they do."""
+        return self._gates.affinity.refusal_in(record, name, states, guessed)
+
+    def may_be_refused(self, record: PodRecord, name: str) -> bool:
+        """Returns whether a node on which the pod fits may still refuse it, by its kubelet's own choice of devices."""
+        return self._gates.affinity.may_be_refused(record, name)
+
+    def as_expected(self, record: PodRecord, name: str) -> PodRecord:
+        """Returns the record of a pod as the kubelet of a fitting node would admit it: on the NUMA node that the pod
+        requires, if it requires one."""
+        steered = self._gates.numa_node.expected_on(record, name)
+        return record if steered is None else msgspec.structs.replace(record, steered=steered)
+
+    def is_in_vain(self, question: Question, name: str, gone: Collection[str]) -> bool:
+        """Returns whether the devices would still be farther apart than the pod requires without the pods `gone`, or
+        the devices of its claims would be missing, or not near."""
+        record = question.record
+        if self._gates.affinity.refusal(record, name, gone):
+            return True
+        if not self._gates.claims.applies(record):
+            return False
+        if self._gates.claimed.shortage(record, name, gone) is not None:
+            return True
+        return any(gate.refusal(record, name, gone) for gate in (self._gates.numa_node, self._gates.claims))
+
+    def accepts(self, question: Question, name: str) -> Callable[[Collection[str]], bool] | None:
+        """Returns whether the pod would have its claimed devices, as near as it requires, once pods (UIDs) have left;
+        None for a pod without claims."""
+        if not self._gates.claims.applies(question.record):
+            return None
+        return lambda gone: not self.is_in_vain(question, name, gone)
+
+    def _rate(self, question: Question, strategy: Strategy) -> Rated:
+        known, rater = known_rows(question.rows), strategies.Rater(strategy)
+        ratings = self.engine.rated(question.requests, question.rows[known], rater)
+        rated = rater.finished(ratings if isinstance(known, slice) else ratings._replace(at=known[ratings.at]))
+        if question.record.affinity_terms:
+            grades = [self._gates.affinity.of(question.record, question.names[at]).grade for at in rated.at.tolist()]
+            rated = rated._replace(ranks=ranks.refined(rated.ranks, np.array(grades, np.int64)))
+        if self._gates.claims.applies(question.record):
+            grades = self._gates.claims.grades(question.record, [question.names[at] for at in rated.at.tolist()])
+            for grade in range(1, max(grades, default=0) + 1):
+                rated = rated._replace(ranks=ranks.first(rated.ranks, np.array(grades, np.int64) >= grade))
+        elif self._gates.claimed.leaves_devices(question.record) and question.requests.can_be_aligned:
+            has_none = [not self._gates.claimed.has_free_devices(question.names[at]) for at in rated.at.tolist()]
+            rated = rated._replace(ranks=ranks.refined(rated.ranks, np.array(has_none, np.int64)))
+        if question.requests.shared_devices:
+            best = rated.best(_MOST_DRAWS).tolist()
+            sure = [at for at in best if not self.may_be_refused(question.record, question.names[at])]
+            # All other nodes keep their order behind the sure nodes.
+            if 0 < len(sure) < len(best):
+                rated = rated._replace(ranks=ranks.first(rated.ranks, np.isin(rated.at, sure)))
+        undecided = rated.undecided_by_cache()
+        if undecided.size and rated.in_one_cache is not None:
+            rows = question.rows[rated.at[undecided]]
+            rated.in_one_cache[undecided] = self.engine.confirm_caches(question.requests, rows)
+        return rated
+
+    def _unknown_among(self, names: Sequence[str], rows: NDArray[np.int32]) -> Sequence[str]:
+        """Returns the names that the cluster does not have, each name once in the life of the process."""
+        if not rows.size or int(rows.min()) >= 0:
+            return ()
+        unknown = []
+        for name in (names[at] for at in np.flatnonzero(rows < 0).tolist()):
+            # Bounded: a caller that makes up names must not fill the memory.
+            is_new = len(name) <= _LONGEST_NAME and name not in self._ledger.reports.nodes and name not in self._unknown
+            if is_new and len(self._unknown) < _MAX_UNKNOWN:
+                self._unknown.add(name)
+                unknown.append(name)
+        return unknown
+
+
+def part(question: Question, at: NDArray[np.intp]) -> Question:
+    """Returns the question about some of its nodes (indices)."""
+    return msgspec.structs.replace(
+        question, names=[question.names[index] for index in at.tolist()], rows=question.rows[at]
+    )

@@ -1,0 +1,265 @@
+"""The NUMA nodes of the devices of a pod's claims (DRA) on a node, and what they demand of a steered pod.
+
+kube-scheduler allocates the claims: until it has, the devices are those that its allocator is predicted to take on the
+node. A pod that is expected on a node has its predicted devices there, for all other pods.
+
+Invariant: cached NUMA nodes are used only until the node, or a claim on it, changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from topowise.bounded import Bounded
+from topowise.claimed_devices import NumaNodes
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.ledger.gates.affinity import CacheUntilChange
+from topowise_scheduler.ledger.pods.pod_states import PodStates
+from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.ledger.rows.node_states import NodeStates
+from topowise_scheduler.options.claims.annotation import Alignment
+from topowise_scheduler.options.claims.devices import ClaimedDevices
+from topowise_scheduler.options.claims.numa_nodes import numa_nodes_of
+from topowise_scheduler.options.claims.work import MOST_UNITS, Work
+from topowise_scheduler.options.steering.choice import Demand
+from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.kube_scheduler import Node, Refusal, lacks_devices
+
+if TYPE_CHECKING:
+    # At run time most installations do not need these.
+    from topowise_scheduler.options.claims.ledger import Claims
+    from topowise_scheduler.options.claims.objects import DeviceRequestAllocationResult
+
+_MAX_NUMA_BYTES = 4 << 20
+# Of a call of `filter`: a prediction and its trials take up to a millisecond where no two nodes are alike.
+_MOST_NEW: Final = 200
+# Of the work of each prediction (claims/work.py), the part that it does not take from the other predictions of a call:
+# two selectors of 20 steps for 40 devices.
+_OWN_UNITS: Final = 2_000
+
+
+class ClaimSettings(NamedTuple):
+    """`node_of` returns a Node object. `default` is the alignment of pods without the annotation, `by_namespace` the
+    default of some namespaces."""
+
+    claims: Claims
+    node_of: Callable[[str], Node | None]
+    default: Alignment = "prefer"
+    by_namespace: Mapping[str, Alignment] = {}
+
+
+class Claimed(NamedTuple):
+    """The devices of a pod's claims on a node, and their NUMA nodes. Devices without a NUMA node have none."""
+
+    devices: ClaimedDevices
+    near: frozenset[int] = frozenset()
+
+
+_NOT_REPORTED: Final = Claimed(ClaimedDevices(problem="the node has no report"))
+_LATER: Final = Claimed(ClaimedDevices(problem="a call predicts a limited number of nodes, with limited work"))
+
+
+class ClaimedNodes:
+    """`settings` is None if claims are not enabled. Unless they are `ignored`, no pod that requires alignment fits
+    then."""
+
+    def __init__(
+        self, node_states: NodeStates, pods: PodStates, settings: ClaimSettings | None, *, ignored: bool
+    ) -> None:
+        self._node_states = node_states
+        self._pods = pods
+        self.settings = settings
+        self.ignored = settings is None and ignored
+        self._checked_at = -1
+        self._is_limited = False
+        self._left = 0
+        self._own_units = 0
+        self._shared_units = 0
+        self._left_out: set[str] = set()
+        self._known = CacheUntilChange[Claimed, tuple[str, bytes, frozenset[str]]](node_states, lambda _: 1024)
+        self._has_free = CacheUntilChange[bool, tuple[str, frozenset[str]]](node_states)
+        self._numa: Bounded[tuple[tuple[int, ...], str], NumaNodes]
+        self._numa = Bounded(_MAX_NUMA_BYTES, lambda key, _: 10 * len(key[1]))
+
+    def alignment(self, record: PodRecord) -> Alignment:
+        """Returns how near a pod with claims has to be to their devices."""
+        if record.claim_alignment:
+            return record.claim_alignment
+        settings = self.settings
+        return "prefer" if settings is None else settings.by_namespace.get(record.namespace, settings.default)
+
+    def applies(self, record: PodRecord) -> bool:
+        """Returns whether claims are enabled, and the pod has claims or extended resources that a class backs."""
+        settings = self.settings
+        return settings is not None and bool(record.claims or settings.claims.extended_resources(record.needs))
+
+    def is_required(self, record: PodRecord) -> bool:
+        """Returns whether the pod has claims, and must be near their devices."""
+        return self.applies(record) and self.alignment(record) == "require"
+
+    def digest(self, record: PodRecord) -> bytes:
+        """Returns a key that is equal for pods whose claims get the same devices on the same node."""
+        if self.settings is None:
+            return b""
+        self._forget_unexpected()
+        return self.settings.claims.digest(record.uid, record.namespace, record.claims)
+
+    @contextmanager
+    def limited(self, most: int | None = None) -> Iterator[set[str]]:
+        """Limits how many nodes are predicted anew, and the work of all predictions together. Yields the nodes that are
+        left out so far: their devices are unknown, which is not kept."""
+        self._is_limited = True
+        self._left = _MOST_NEW if most is None else most
+        self._own_units, self._shared_units = _OWN_UNITS, MOST_UNITS
+        try:
+            yield self._left_out
+        finally:
+            self._is_limited = False
+            self._left_out.clear()
+
+    def refill(self) -> bool:
+        """Lets as many nodes be predicted as at first, with the work that is left. Returns whether work is left."""
+        self._left_out.clear()
+        self._left, self._own_units = _MOST_NEW, 0
+        return self._shared_units > 0
+
+    def is_left_out(self, name: str) -> bool:
+        """Returns whether the devices of a node are unknown by the limit."""
+        return name in self._left_out
+
+    def freeing(self, record: PodRecord, leaving: Collection[str]) -> frozenset[str]:
+        """Returns those of the pods `leaving` (UIDs) on which the devices of the pod's claims depend."""
+        if self.settings is None or not leaving:
+            return frozenset()
+        frees = self.settings.claims.frees
+        return frozenset([uid for uid in leaving if uid == record.uid or frees(uid)])
+
+    def of(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Claimed:
+        """Returns the devices of a pod's claims on a node, once the pods `leaving` have left; a node without a report
+        has no NUMA nodes."""
+        node_state = self._node_states.of(name)
+        if self.settings is None or node_state is None or node_state.kubelet is None:
+            return _NOT_REPORTED
+        # Extended resources are in the shape.
+        key = (name, self.digest(record) + record.shape, self.freeing(record, leaving))
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        known = self._predicted(record, name, leaving) if self._is_limited else self.once_placed(record, name, leaving)
+        if known is None:
+            self._left_out.add(name)
+            return _LATER
+        self._known.put(key, known)
+        return known
+
+    def _predicted(self, record: PodRecord, name: str, leaving: Collection[str]) -> Claimed | None:
+        """Returns the devices within the limits, None if they leave the node out."""
+        # All predictions of a call are of the same claims: after long searches the others are likely to be long.
+        if self._left <= 0 or self._shared_units <= 0 or name in self._left_out:
+            return None
+        self._left -= 1
+        units = self._shared_units
+        spent = Work(self._own_units + units)
+        claimed = self.once_placed(record, name, leaving, work=spent)
+        self._shared_units = max(0, min(units, spent.left))
+        # With the work of all predictions a node is as known as it can be.
+        return claimed if spent.left >= 0 or units == MOST_UNITS else None
+
+    def once_placed(
+        self,
+        record: PodRecord,
+        name: str,
+        leaving: Collection[str],
+        taken: Sequence[DeviceRequestAllocationResult] = (),
+        work: Work | None = None,
+    ) -> Claimed:
+        """Returns the devices of a pod's claims on a reported node, once the pods `leaving` have left and these devices
+        are `taken`. The answer is not kept."""
+        node_state = self._node_states.of(name)
+        if self.settings is None or node_state is None or node_state.kubelet is None:
+            return _NOT_REPORTED
+        devices = self.settings.claims.devices(record, self.settings.node_of(name), name, leaving, taken, work)
+        return Claimed(devices, self._near(name, node_state.kubelet, devices))
+
+    def shortage(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
+        """Returns the refusal of a node that is known to lack devices for the pod's claims, once the pods `leaving`
+        have left. It is kube-scheduler's own: `filter` is not asked about such a node."""
+        devices = self.of(record, name, leaving).devices if self.applies(record) else ClaimedDevices()
+        return lacks_devices(devices.problem) if devices.is_short else None
+
+    def demands(self, record: PodRecord, name: str, node: Kubelet, leaving: Collection[str] = ()) -> Iterator[Demand]:
+        """Yields what the devices demand of the NUMA node to which the pod is steered.
+
+        A pod with devices on several NUMA nodes may need several as well, so nothing is required of it.
+        """
+        near = self.of(record, name, leaving).near if self.applies(record) else frozenset[int]()
+        if not near:
+            return
+        is_single = len(near) == 1
+        required = is_single and self.is_required(record)
+        why = "the devices of its claims"
+        # Without a label the kubelet may take another NUMA node than predicted.
+        yield Demand(near, why, is_required=required, needs_label=is_single, refusal=refusals.CLAIMS_APART)
+
+    def leaves_devices(self, record: PodRecord) -> bool:
+        """Returns whether the pod leaves nodes with free devices to pods with claims: claims are enabled, and it has
+        none."""
+        return self.settings is not None and not self.applies(record)
+
+    def has_free_devices(self, name: str) -> bool:
+        """Returns whether a node has a device in its slices that no claim has. Claims must be enabled."""
+        assert self.settings is not None
+        if name not in self.settings.claims.nodes:
+            return False
+        self._forget_unexpected()
+        key = (name, frozenset[str]())
+        has_free = self._has_free.get(key)
+        if has_free is None:
+            devices = self.settings.claims.devices_of_node(name)
+            has_free = any(not is_allocated for _, _, is_allocated in devices)
+            self._has_free.put(key, has_free)
+        return has_free
+
+    def devices_by_numa_node(self, name: str) -> dict[int, dict[str, list[tuple[str, bool]]]]:
+        """Returns by NUMA node and driver the devices of a node that claims can have, each with whether a claim has
+        it."""
+        node_state, found = self._node_states.of(name), dict[int, dict[str, list[tuple[str, bool]]]]()
+        if self.settings is None or node_state is None or node_state.kubelet is None:
+            return found
+        numa_nodes = self._numa_nodes(name, node_state.kubelet)
+        for device, where, is_allocated in self.settings.claims.devices_of_node(name):
+            node = numa_nodes.of(where)
+            if node is not None:
+                found.setdefault(node, {}).setdefault(device.driver, []).append((device.device, is_allocated))
+        return found
+
+    def assume(self, record: PodRecord, name: str) -> None:
+        """Expects the predicted devices of a pod's claims on the node that the pod is expected on."""
+        if self.settings is not None and self.applies(record):
+            results = self.of(record, name).devices.results
+            if results:
+                self.settings.claims.assume(record.uid, name, results)
+
+    def _forget_unexpected(self) -> None:
+        """Ends assumed allocations of pods that are not expected on the node any more."""
+        assert self.settings is not None
+        # A pod that leaves a node changes the node.
+        if self._node_states.changes == self._checked_at:
+            return
+        for uid, name in self.settings.claims.assumed():
+            if self._pods.of(uid).node != name:
+                self.settings.claims.forget(uid)
+        self._checked_at = self._node_states.changes
+
+    def _near(self, name: str, kubelet: Kubelet, devices: ClaimedDevices) -> frozenset[int]:
+        numa_nodes = self._numa_nodes(name, kubelet)
+        located = [numa_nodes.of(device.location) for device in devices.devices if device.location is not None]
+        return frozenset([node for node in located if node is not None])
+
+    def _numa_nodes(self, name: str, kubelet: Kubelet) -> NumaNodes:
+        node_state = self._node_states.of(name)
+        report = None if node_state is None else node_state.report
+        key = tuple(kubelet.node_ids), "" if report is None else report.pcie_roots
+        return self._numa.once(key, lambda: numa_nodes_of(*key))

@@ -1,0 +1,62 @@
+"""Nodes whose free devices a nominated pod of a higher priority needs.
+
+A nomination reserves amounts in kube-scheduler, and no devices of claims. So a pod of a lower priority could take the
+device of a pod that was evicted for the nominated pod, and the eviction would be in vain.
+
+Invariant: a node is refused only while the nominated pod would get its devices there now, and would not after the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import numpy as np
+
+from topowise_scheduler.ledger.gates.claimed_nodes import ClaimedNodes
+from topowise_scheduler.ledger.gates.gate import FITS, Draft, Question
+from topowise_scheduler.ledger.pods.booking_state import BookingState
+from topowise_scheduler.ledger.pods.pod_states import PodStates
+from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.ledger.rows.node_states import NodeStates
+from topowise_scheduler.verdicts import refusals
+
+
+class ReservedDevices:
+    """See `Gate`."""
+
+    temporary: Final[frozenset[str]] = frozenset()
+
+    def __init__(self, node_states: NodeStates, pods: PodStates, claimed: ClaimedNodes) -> None:
+        self._node_states = node_states
+        self._pods = pods
+        self._claimed = claimed
+
+    def verdicts(self, question: Question, draft: Draft) -> None:
+        """See `Gate`."""
+        if not self._pods.nominated or not self._claimed.applies(question.record):
+            return
+        nodes = set(self._pods.nominated.values())
+        for at in np.flatnonzero(draft.outcomes == FITS).tolist():
+            name = question.names[at]
+            if name in nodes and (text := self.refusal(question.record, name)):
+                draft.refuse_node(at, text)
+
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+        """See `Gate`."""
+        node_state = self._node_states.of(name)
+        if node_state is None or not self._claimed.applies(record):
+            return ""
+        for entry in node_state.history.expected:
+            # Of equal priorities, neither pod waits for the other.
+            is_first = entry.state is BookingState.NOMINATED and entry.record.priority > record.priority
+            if is_first and self._claimed.applies(entry.record) and self._takes(record, entry.record, name, leaving):
+                return refusals.DEVICES_RESERVED
+        return ""
+
+    def _takes(self, record: PodRecord, nominated: PodRecord, name: str, leaving: Collection[str]) -> bool:
+        """Returns whether the pod would take a device that the nominated pod needs."""
+        taken = [result for part in self._claimed.of(record, name, leaving).devices.results.values() for result in part]
+        if not taken or self._claimed.of(nominated, name, leaving).devices.problem:
+            return False
+        return self._claimed.once_placed(nominated, name, leaving, taken).devices.is_short

@@ -1,0 +1,417 @@
+"""The ledger: what every node can still give, now and not only at its exporter's last report.
+
+It knows reports, assigned pods of any scheduler, pods that are expected (reserved by an answer of the service, or
+nominated by kube-scheduler while it evicts other pods), and refusals of kubelets. Everything comes from the API; a new
+process builds the same ledger again.
+
+Its parts: bookings.py moves pods, node_reports.py takes what the API server says of nodes, reservations.py expects
+pods, gates/ says which node takes which pod. The ledger itself takes what the API server says of pods.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from topowise.bounded import Bounded
+from topowise.runtime.log import kv
+from topowise_scheduler.ledger.bookings import Bookings
+from topowise_scheduler.ledger.gates.claimed_nodes import ClaimSettings
+from topowise_scheduler.ledger.gates.gates import Gates
+from topowise_scheduler.ledger.gates.numa_node import Markers, no_markers
+from topowise_scheduler.ledger.late_reports import LateReports
+from topowise_scheduler.ledger.node_reports import NodeReports
+from topowise_scheduler.ledger.outdated_reports import OutdatedReports
+from topowise_scheduler.ledger.pods.attracting_pods import AttractingPods
+from topowise_scheduler.ledger.pods.exporter_pods import ExporterPods, ExporterSettings
+from topowise_scheduler.ledger.pods.pod_states import NOWHERE, PodState, State, bound
+from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.ledger.pods.scheduling_queue import SchedulingQueue
+from topowise_scheduler.ledger.reservations import DEFAULT_S, Reservations
+from topowise_scheduler.options.device_affinity import Settings
+from topowise_scheduler.verdicts.engine import Engine
+
+log = logging.getLogger(__name__)
+
+# Longer than a list of all pods may be on its way: a pod that was bound since it was begun has an event of its own.
+_UNLISTED_S: Final = 120.0
+_MAX_NOT_SENT_BYTES: Final = 16 << 20
+_NO_PODS: Final[Mapping[str, PodRecord]] = {}
+_DEFAULT_SETTINGS: Final = Settings()
+_DEFAULT_EXPORTERS: Final = ExporterSettings()
+# What became of a nomination of the service, by whether it was honoured; as events are counted.
+_ENDS: Final = {True: "nomination_honoured", False: "nomination_elsewhere", None: "nomination_late"}
+
+
+class Ledger:
+    """All nodes and pods. Not thread-safe: it lives in the event loop, and every call returns at once.
+
+    `clock` gives seconds, monotonic. `reservation_s` is for how long a pod is expected on the node it was reserved for,
+    0 for not at all. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for as long as it takes.
+    `affinity` is what is known of device plug-ins, and what pods that require near devices have to be content with.
+    `exporters`: how long the service waits for exporters. `markers` and `steers`: see NumaNodeGate.
+    `claims`: devices and claims, None if they are not watched; `ignores_claims`: see ClaimedNodes.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Callable[[], float],
+        *,
+        reservation_s: float = DEFAULT_S,
+        max_admission_s: float = 0.0,
+        affinity: Settings = _DEFAULT_SETTINGS,
+        exporters: ExporterSettings = _DEFAULT_EXPORTERS,
+        markers: Markers = no_markers,
+        steers: bool = False,
+        claims: ClaimSettings | None = None,
+        ignores_claims: bool = False,
+    ) -> None:
+        self.engine = engine
+        self.clock = clock
+        """Seconds, monotonic; to be read."""
+        self.events: Counter[str] = Counter()
+        """How often what has happened, for the metrics; 0 for what has not."""
+        self._bookings = Bookings(engine, clock)
+        self.pods = self._bookings.pods
+        """Where each pod is or is expected; to be read."""
+        self.node_states = self._bookings.node_states
+        """What each node is."""
+        self.nominations = self._bookings.nominations
+        """The pods that this project has nominated."""
+        self.exporters = ExporterPods()
+        """The pods of exporters, by node."""
+        self.attracting = AttractingPods()
+        """The pods by whose affinity terms kube-scheduler scores other pods."""
+        self.gates = Gates(
+            engine,
+            self.node_states,
+            self._bookings.ignored,
+            affinity=affinity,
+            max_admission_s=max_admission_s,
+            exporters=self.exporters,
+            exporter_settings=exporters,
+            markers=markers,
+            steers=steers,
+            pods=self._bookings.pods,
+            claims=claims,
+            ignores_claims=ignores_claims,
+        )
+        """What may keep a pod from a node."""
+        if claims is not None:
+            claims.claims.changed = self._note_claims
+        self._outdated_reports = OutdatedReports(self.node_states, self.gates, self.exporters, exporters)
+        self.reports = NodeReports(self._bookings, self.gates, self.events, clock)
+        """What the API server says of nodes."""
+        self.reservations = Reservations(self._bookings, self.gates, self.events, clock, reservation_s)
+        """Pods that are expected by an answer of the service."""
+        self.late_reports = LateReports(clock)
+        """Reports of nodes that report too much."""
+        self.queue = SchedulingQueue(clock)
+        """Pending pods that may be nominated."""
+        self.refused: dict[str, PodRecord] = {}
+        """By uid, pods that a kubelet has refused and that are still there."""
+        self.waiting: dict[str, PodRecord] = {}
+        """By UID, pending pods that were refused here; to be read."""
+        # By namespace, pods of `waiting` with terms about other pods of the namespace on a NUMA node.
+        self._waiting_beside: defaultdict[str, dict[str, PodRecord]] = defaultdict(dict)
+        # Pods that kube-scheduler itself refused.
+        self._not_sent: Bounded[str, PodRecord] = Bounded(_MAX_NOT_SENT_BYTES, lambda _, record: record.size)
+        self.began_to_wait = 0
+        """Counts the pods that have come into `waiting`."""
+        # Pods reserved or bound here that no kubelet has admitted yet: their refusal is a wrong prediction.
+        self._predicted: set[str] = set()
+        # The node of each pod that has ended and is not deleted yet.
+        self._finished: dict[str, str] = {}
+
+    @property
+    def unscheduled(self) -> dict[str, PodRecord]:
+        """Returns by UID the pending pods for which kube-scheduler found no node, refused here or never sent here."""
+        return {**dict(self._not_sent.items()), **self.waiting}
+
+    def count(self, event: str) -> None:
+        """Something has happened that `events` counts."""
+        self.events[event] += 1
+
+    # Pods, as the API server tells of them
+
+    def put_pod(self, record: PodRecord, *, is_news: bool = True) -> None:
+        """A pod came or changed; it is booked while it is assigned and has not ended.
+
+        `is_news` is False for a pod that was there before the service.
+        """
+        uid = record.uid
+        if self.exporters.put(record):
+            self.node_states.note_change(record.node)
+        self.attracting.put(uid, record.attracts)
+        self.pods.note_event(uid)
+        self.reservations.unverified_pods.note_watched(uid, record.version, is_pending=record.stage == "pending")
+        if record.stage == "pending":
+            self._put_pending(record)
+            return
+        self.stop_waiting(uid)
+        self.queue.drop(uid)
+        self._end_nomination(record)
+        if record.stage == "ended":
+            self._put_ended(record, is_news=is_news)
+        else:
+            self._put_assigned(record, is_news=is_news)
+
+    def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
+        """A pod ended or was deleted."""
+        self.exporters.drop(uid)
+        self.attracting.put(uid, ())
+        self.stop_waiting(uid)
+        self.queue.drop(uid)
+        self.nominations.drop(uid)
+        self.reservations.queried.pop(uid)
+        self.reservations.unverified_pods.note_gone(uid)
+        # A refused pod stays in `refused` until it is deleted, so that its refusal counts once.
+        if not keep_refusal:
+            self.refused.pop(uid, None)
+        self.reservations.release(uid)
+        self._predicted.discard(uid)
+        self._bookings.leave(uid, NOWHERE, is_end=True)
+        node = self._finished.pop(uid, "")
+        if (node_state := self.node_states.of(node)) is not None:
+            if node_state.forget_finished(uid):
+                self.node_states.publish(node, node_state)
+            self.node_states.forget_if_empty(node)
+
+    def note_listed(self, uids: Collection[str]) -> None:
+        """These are all pods there are. A pod that the service has bound, and that no event names soon, was deleted
+        unseen."""
+        self.pods.note_listed(uids, self.clock())
+
+    def pods_on(self, name: str) -> list[PodRecord]:
+        """Returns the pods that are assigned to a node."""
+        node_state = self.node_states.of(name)
+        return [] if node_state is None else [entry.record for entry in node_state.history.bound()]
+
+    def unadmitted(self, name: str, resource: str) -> set[str]:
+        """Returns the UIDs of the pods that are bound to a node and request a resource, and whose admission by the
+        kubelet the API server does not show yet."""
+        node_state = self.node_states.of(name)
+        return {
+            entry.uid
+            for entry in (() if node_state is None else node_state.history.bound())
+            if entry.seen.acknowledged is None and entry.needs.requests.get(resource)
+        }
+
+    def lose_label(self, uid: str, name: str) -> None:
+        """The label of a steered pod may have ended before its kubelet admitted the pod, so it may be anywhere."""
+        if (node_state := self.node_states.of(name)) is not None and node_state.lose_label(uid):
+            self.node_states.publish(name, node_state)
+
+    # Pods, as schedulers ask about them
+
+    def remember(self, record: PodRecord) -> None:
+        """A question is about the pod; its bind will only name it."""
+        self.queue.drop(record.uid)
+        self.nominations.note_queried(record)
+        self.reservations.note_queried(record)
+
+    def remembered(self, uid: str) -> PodRecord | None:
+        """Returns a pod that is waiting, or was asked about lately."""
+        return self.reservations.queried.get(uid) or self.waiting.get(uid)
+
+    def stop_waiting(self, uid: str) -> None:
+        """The pod does not wait any more; its next event may say otherwise."""
+        record = self.waiting.pop(uid, None)
+        if record is not None and self._waiting_beside:
+            self._set_waiting_beside(record, waits=False)
+        self._not_sent.pop(uid)
+
+    def nominate(self, record: PodRecord, name: str) -> None:
+        """Expects a pod on a node, on which it was found to fit just now, once kube-scheduler comes to it. The caller
+        writes the nomination to the pod; without an event that shows it, it ends by itself (nominations.py)."""
+        self.queue.drop(record.uid, is_taken=False)
+        self.nominations.decide(record, name)
+        self._bookings.nominate(record, name)
+        if (node_state := self.node_states.of(name)) is not None:
+            node_state.note_judged(record.uid)
+
+    def withdraw(self, uid: str) -> None:
+        """Ends a nomination of the service."""
+        if (nomination := self.nominations.of(uid)) is not None:
+            self.nominations.drop(uid)
+            self._bookings.nominate(nomination.record, "")
+
+    def keeps_nominated(self, record: PodRecord, name: str) -> bool:
+        """Returns whether a pod that is nominated for a node still has its place there."""
+        node_state = self.node_states.of(name)
+        if node_state is None or self.gates.standing(record, name):
+            return False
+        return node_state.history.entry(record.uid) is not None and node_state.is_placed(record.uid)
+
+    # Time
+
+    def tick(self) -> None:
+        """What time alone changes, all at once."""
+        for _ in self.ticking():
+            pass
+
+    def ticking(self) -> Iterator[None]:
+        """What time alone changes, in steps of some nodes; to be gone through about every second."""
+        self.reservations.expire()
+        now = self.clock()
+        for uid in self.pods.unlisted(now - _UNLISTED_S):
+            self.drop_pod(uid)
+        # The write of the nomination failed silently, so the pod waits for kube-scheduler again.
+        for record in self.nominations.unobserved():
+            self.withdraw(record.uid)
+            self.queue.put(record)
+        for name in self.gates.quarantine.expire(now):
+            self.node_states.note_change(name)
+            self.node_states.note_improved(name)
+        for name in self.gates.claims.expire(now):
+            self.node_states.note_change(name)
+            self.node_states.note_improved(name)
+        for name in self.gates.new_nodes.expire(now):
+            self.node_states.note_change(name)
+            self.node_states.note_improved(name)
+        yield from self.late_reports.taking()
+        yield from self.node_states.ticking()
+        yield from self._outdated_reports.ticking(now, self.reports.nodes, self.reports.not_ready)
+
+    # Inside
+
+    def _note_claims(self, name: str, is_better: bool) -> None:
+        """The devices of a node, or the claims that have them, have changed."""
+        node_state = self.node_states.of(name)
+        if node_state is not None and node_state.report is not None:
+            self.node_states.note_change(name)
+            if is_better:
+                self.node_states.note_improved(name)
+
+    def _put_pending(self, record: PodRecord) -> None:
+        if self.pods.of(record.uid).is_assigned:
+            # The service has bound the pod, which this event does not know of yet.
+            return
+        if record.waits and record.needs is not None:
+            self.began_to_wait += record.uid not in self.waiting
+            self.waiting[record.uid] = record
+            self._not_sent.pop(record.uid)
+            if record.numa_affinity or self._waiting_beside:
+                self._set_waiting_beside(record, waits=bool(record.numa_affinity))
+        else:
+            self.stop_waiting(record.uid)
+            if record.tried and (record.needs is not None or record.is_too_large):
+                self._not_sent.put(record.uid, record)
+        self.queue.put(record)
+        nominated = self.nominations.observe(record)
+        # A pod without readable amounts cannot be placed by the model, so it is expected nowhere.
+        self._bookings.nominate(record, nominated if record.needs is not None else "")
+
+    def _put_ended(self, record: PodRecord, *, is_news: bool) -> None:
+        """A pod has ended by its status. Kubelets up to 1.33 list it until it is deleted."""
+        if record.refusal and record.uid not in self.refused:
+            self.refused[record.uid] = record
+            # A refusal from before the service's time says nothing about the node as it is now.
+            if is_news:
+                self._put_refusal(record, is_predicted=self._is_predicted(record))
+        node_state = self.node_states.of(record.node)
+        was_booked = node_state is not None and node_state.history.entry(record.uid) is not None
+        self.drop_pod(record.uid, keep_refusal=True)
+        if not record.node:
+            return
+        self._finished[record.uid] = record.node
+        node_state = self.node_states.made(record.node)
+        if node_state.finish(record.uid, (record.namespace, record.name), None if was_booked else self.clock()):
+            self.node_states.publish(record.node, node_state)
+        self.node_states.note_past(record.node, node_state)
+
+    def _put_assigned(self, record: PodRecord, *, is_news: bool) -> None:
+        pod = self.pods.of(record.uid)
+        if record.acknowledged:
+            self._predicted.discard(record.uid)
+        elif self._is_predicted(record):
+            self._predicted.add(record.uid)
+        # spec.nodeName never changes once it is set: another node means that the assumed Binding was too late.
+        if pod.is_assigned and pod.node != record.node:
+            self.drop_pod(record.uid)
+        elif pod.is_assigned:
+            self._bookings.move(
+                record, msgspec.structs.replace(pod, state=State.BOUND) if pod.nominated else bound(pod.node)
+            )
+            self._update(record)
+            if pod.state is not State.BOUND:
+                self._note_beside(record)
+            return
+        if record.needs is None:
+            log.warning(
+                "Pod cannot be booked",
+                extra=kv(pod=f"{record.namespace}/{record.name}", node=record.node, why=record.problem),
+            )
+            return
+        # A pod that was not reserved here was bound by another scheduler, whose next pod is not foreseen.
+        if is_news and (pod.state is not State.RESERVED or pod.node != record.node):
+            self.node_states.note_bound_by_others()
+        self.reservations.queried.pop(record.uid)
+        if is_news and self.reservations.copies:
+            self.reservations.note_assigned(record)
+        self._note_beside(record)
+        nominated = self.pods.of(record.uid).nominated
+        state = PodState(record.node, State.BOUND, nominated) if nominated else bound(record.node)
+        self._bookings.move(record, state, is_news=is_news)
+
+    def _is_predicted(self, record: PodRecord) -> bool:
+        """Returns whether the first admission of a pod by its kubelet is pending, and this service predicted it. A
+        kubelet that restarts admits its pods again, with what it has by then; other schedulers predict nothing."""
+        pod = self.pods.of(record.uid)
+        return pod.node == record.node and (pod.state is not State.BOUND or record.uid in self._predicted)
+
+    def _set_waiting_beside(self, record: PodRecord, *, waits: bool) -> None:
+        beside = self._waiting_beside[record.namespace]
+        beside.pop(record.uid, None)
+        if waits:
+            beside[record.uid] = record
+        if not beside:
+            del self._waiting_beside[record.namespace]
+
+    def _note_beside(self, record: PodRecord) -> None:
+        """A node may take a pod that waits for this bound pod (`topowise.io/numa-affinity`)."""
+        for waiting in self._waiting_beside.get(record.namespace, _NO_PODS).values():
+            if any(term.selects(record.namespace, record.name, record.labels) for term in waiting.numa_affinity):
+                self.node_states.note_improved(record.node)
+                return
+
+    def _update(self, record: PodRecord) -> None:
+        node_state = self.node_states.of(record.node)
+        assert node_state is not None, f"{record.uid} is assigned to a node that has no state"
+        if record.needs is None:
+            return
+        before = node_state.history.entry(record.uid)
+        if node_state.update(record, self.clock()):
+            self.node_states.note_past(record.node, node_state)
+            self.node_states.publish(record.node, node_state)
+        elif before is not None and (before.record.labels, before.record.leaving) != (record.labels, record.leaving):
+            # kube-scheduler spreads pods by the labels of pods that stay (equal_nodes.py).
+            self.node_states.note_change(record.node)
+            self._note_beside(record)
+
+    def _end_nomination(self, record: PodRecord) -> None:
+        """The pod is bound, or has ended."""
+        if self.nominations.of(record.uid) is not None:
+            self.events[_ENDS[self.nominations.note_bound(record)]] += 1
+        self._bookings.nominate(record, "")
+
+    def _put_refusal(self, record: PodRecord, *, is_predicted: bool) -> None:
+        self.events[f"refusal_{record.refusal}"] += 1
+        node_state = self.node_states.of(record.node)
+        log.warning(
+            "Kubelet refused a pod",
+            extra=kv(
+                pod=f"{record.namespace}/{record.name}",
+                node=record.node,
+                reason=record.refusal,
+                predicted=is_predicted,
+            ),
+        )
+        if is_predicted and node_state is not None and node_state.report is not None and record.shape:
+            self.gates.quarantine.put(record.shape, record.node, self.clock())
+            self.node_states.note_change(record.node)

@@ -1,0 +1,180 @@
+"""The history of a node: its last report, what happened since, and what is expected next.
+
+Invariant: a history is a value. No field is reassigned; each event makes another history, and what the node is follows
+from its history alone (fold.py). `turn` numbers entries and ends in the order in which the service heard of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from topowise import pods
+from topowise_scheduler.ledger.node.precision import Precision
+from topowise_scheduler.ledger.pods.booking_state import BookingState
+from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.report import Placements, PodName, Report
+
+_replace = msgspec.structs.replace
+
+
+class Resize(msgspec.Struct, frozen=True):
+    """A pod was resized in place (KEP-1287): when, and what the report of that time said of it."""
+
+    at: float
+    version: str
+    held: object
+
+
+class Evidence(msgspec.Struct, frozen=True, gc=False):
+    """What was seen of a pod on its node. Times are seconds, monotonic."""
+
+    since: float
+    """When the pod came to its booking state."""
+    acknowledged: float | None = None
+    """When its kubelet was seen to have admitted it."""
+    was_there: bool = False
+    """The pod was there before the service, so that nobody saw what happened around its admission."""
+    listed: Placements | None = None
+    """What the last report that listed all of the pod said, None if no report has."""
+    resized: Resize | None = None
+    """Until a report shows the new amounts."""
+    compared: bool = False
+    """The prediction has been counted."""
+    precision: Precision = Precision.IDS
+    """The precision of the prediction of the parts that reports have listed."""
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A pod on the node, bound or expected. `uid` is the UID of the record, which all keys are made of."""
+
+    uid: str
+    record: PodRecord
+    needs: pods.Needs
+    state: BookingState
+    seen: Evidence
+    turn: int = 0
+    ahead: bool = False
+    """The service has nominated the pod ahead of kube-scheduler: it comes soon, and other pods must reckon with it."""
+
+    @property
+    def name(self) -> PodName:
+        """Returns namespace and name of the pod."""
+        return self.record.namespace, self.record.name
+
+    @property
+    def is_bound(self) -> bool:
+        """Returns whether the pod is bound to the node, or its Binding is on the way."""
+        return self.state is BookingState.ASSIGNED
+
+    def seen_as(self, **evidence: object) -> Entry:
+        """Returns the entry with other evidence."""
+        return _replace(self, seen=_replace(self.seen, **evidence))
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A pod that has ended: when, in seconds, monotonic, and what it was."""
+
+    at: float
+    entry: Entry
+    turn: int
+    held: Placements | None = None
+    """What the exact report of that time listed, None if it did not list all of the pod."""
+    was_predicted: bool = False
+    """No report had confirmed the pod when it ended."""
+
+    @property
+    def record(self) -> PodRecord:
+        """Returns the record of the pod."""
+        return self.entry.record
+
+    def may_be(self, listed: Placements) -> bool:
+        """Returns whether what an exact report lists under its name may be this pod, and not a pod made after it."""
+        return self.held is None or self.held == listed
+
+
+class History(msgspec.Struct, frozen=True):
+    """All that is known of a node.
+
+    `settled` are the bound pods by UID that the base of a fold has: pods that the report confirms, and pods to which no
+    manager gives anything. `log` are the other bound pods, in turn; `expected` are reservations and nominations.
+    `reported_at` is when the report was first received: seconds, monotonic. `ended` are the pods that ended lately, in
+    turn, but for ends that the report is known to include; `finished` are the names in the report of pods that have
+    ended by their status. `counted` are the pods that the numbers of a counts report are known to be of, if it tells
+    where they lie.
+    """
+
+    report: Report | None = None
+    reported_at: float = 0.0
+    settled: Mapping[str, Entry] = {}
+    log: tuple[Entry, ...] = ()
+    expected: tuple[Entry, ...] = ()
+    ended: tuple[Ended, ...] = ()
+    finished: frozenset[PodName] = frozenset()
+    counted: Mapping[str, tuple[PodName, pods.Needs]] = {}
+
+    @property
+    def ended_by_name(self) -> dict[PodName, Ended]:
+        """Returns the last end of each name."""
+        return {ended.entry.name: ended for ended in self.ended}
+
+    @property
+    def count(self) -> int:
+        """Returns the number of entries."""
+        return len(self.settled) + len(self.log) + len(self.expected)
+
+    def entry(self, uid: str) -> Entry | None:
+        """Returns the entry of a pod, None if the pod is not on the node."""
+        settled = self.settled.get(uid)
+        # Most entries are settled, so the dict is asked before the tuples.
+        if settled is not None:
+            return settled
+        return next((entry for entry in (*self.log, *self.expected) if entry.uid == uid), None)
+
+    def entries(self) -> Iterator[Entry]:
+        """Yields all entries: bound pods first, in turn."""
+        yield from sorted((*self.settled.values(), *self.log), key=_turn)
+        # Expected pods come last, as in the fold: a bound pod never waits for a reservation.
+        yield from self.expected
+
+    def bound(self) -> list[Entry]:
+        """Returns the bound pods in turn."""
+        return sorted((*self.settled.values(), *self.log), key=_turn)
+
+    def with_entry(self, entry: Entry, *, settled: bool) -> History:
+        """Returns the history with this entry in place of the pod's entry, if it has one."""
+        rest = self.without_entry(entry.uid)
+        if not entry.is_bound:
+            # Surer pods are placed first, then pods that came first.
+            expected = sorted((*rest.expected, entry), key=lambda expected: (-expected.state, expected.turn))
+            return _replace(rest, expected=tuple(expected))
+        if settled:
+            return _replace(rest, settled={**rest.settled, entry.uid: entry})
+        return _replace(rest, log=tuple(sorted((*rest.log, entry), key=_turn)))
+
+    def with_bound(self, bound: Mapping[str, Entry], settled: Mapping[str, Entry]) -> History:
+        """Returns the history with these bound pods alone, of which some are settled."""
+        log = tuple([entry for uid, entry in bound.items() if uid not in settled])
+        return _replace(self, settled=settled, log=log)
+
+    def with_settled(self, settled: Mapping[str, Entry]) -> History:
+        """Returns the history with these pods settled as well."""
+        if not settled:
+            return self
+        log = tuple([entry for entry in self.log if entry.uid not in settled])
+        return _replace(self, settled={**self.settled, **settled}, log=log)
+
+    def without_entry(self, uid: str) -> History:
+        """Returns the history as if the pod had never been on the node."""
+        if uid in self.settled:
+            return _replace(self, settled={key: entry for key, entry in self.settled.items() if key != uid})
+        if any(entry.uid == uid for entry in self.log):
+            return _replace(self, log=tuple([entry for entry in self.log if entry.uid != uid]))
+        if any(entry.uid == uid for entry in self.expected):
+            return _replace(self, expected=tuple([entry for entry in self.expected if entry.uid != uid]))
+        return self
+
+
+def _turn(entry: Entry) -> int:
+    return entry.turn

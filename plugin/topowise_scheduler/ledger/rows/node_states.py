@@ -1,0 +1,204 @@
+"""The states of all nodes by name, and the same states in the engine.
+
+Invariant: the engine has the predicted state of each reported node, and `possible` the other states in which the node
+may be. A state that has changed is published at once, so that a question costs no bookkeeping.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from topowise.runtime.log import V2, kv
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.ledger.changes import Changes
+from topowise_scheduler.ledger.node.effort import FAST, Effort
+from topowise_scheduler.ledger.node.node_state import NodeState
+from topowise_scheduler.ledger.node.possible_placements import Possible
+from topowise_scheduler.ledger.node.uncertainty import may_change_between
+from topowise_scheduler.ledger.rows.possible_rows import PossibleRows
+from topowise_scheduler.ledger.rows.same_states import SameStates
+from topowise_scheduler.verdicts.engine import Engine
+
+log = logging.getLogger(__name__)
+
+# For so long after another scheduler has bound a pod, its next pod may come at any moment.
+_ALONE_S: Final = 600.0
+
+
+class NodeStates:
+    """Not thread-safe. `clock` gives seconds, monotonic; `published` is called for each node that has changed."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], float], published: Callable[[str], None]) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._published = published
+        self._states: dict[str, NodeState] = {}
+        self._others_bound_at = float("-inf")
+        self._ticked_at = float("-inf")
+        self._with_past: set[str] = set()
+        self._changes = Changes()
+        self._same_states = SameStates()
+        self._numbers: dict[str, tuple[int, int]] = {}
+        self.possible = PossibleRows(engine, self.number)
+        """The possible states of nodes with uncertain pods."""
+        self._improved: set[str] = set()
+        self._reshaped: set[str] = set()
+
+    def of(self, name: str) -> NodeState | None:
+        """Returns the state of a node, None if neither a report nor a pod has named the node."""
+        return self._states.get(name)
+
+    def made(self, name: str) -> NodeState:
+        """Returns the state of a node, which is made if there is none."""
+        state = self._states.get(name)
+        if state is None:
+            state = self._states[name] = NodeState()
+        return state
+
+    def items(self) -> Iterator[tuple[str, NodeState]]:
+        """Yields names and states of all nodes, reported or not."""
+        return iter(self._states.items())
+
+    def reported(self) -> list[str]:
+        """Returns the names of all reported nodes, sorted."""
+        return sorted(name for name, state in self._states.items() if state.report is not None)
+
+    def states(self, name: str, without: Collection[str], effort: Effort = FAST) -> Iterator[Kubelet]:
+        """Yields copies of a node's state without these pods: the predicted state, then its other possible states.
+
+        Yields nothing if the node is not reported. The caller may change the copies. More `effort` costs more, and
+        leaves out states in which the node cannot be.
+        """
+        node_state = self._states.get(name)
+        possible = None
+        if node_state is not None:
+            possible = node_state.possible(self._clock(), without, is_alone=self._is_alone)
+        if possible is None:
+            return
+        yield possible.node.fork()
+        yield from possible.states(effort)
+
+    def number(self, name: str) -> int:
+        """Returns a number that two nodes have only if new pods get the same verdicts and scores there; 0 for a node
+        without a report."""
+        state = self._states.get(name)
+        if state is None or state.kubelet is None or state.report is None:
+            return 0
+        changed_at, number = self._numbers.get(name, (-1, 0))
+        if changed_at != self._changes.at(name):
+            expected = self.possible.expected(name) or Possible(state.kubelet)
+            number = self._same_states.number(state.report.empty, expected)
+            self._numbers[name] = self._changes.at(name), number
+        return number
+
+    # Changes
+
+    @property
+    def changes(self) -> int:
+        """Returns the number of changes of nodes so far."""
+        return self._changes.count
+
+    def changed_at(self, name: str) -> int:
+        """Returns what `changes` was when the node changed last."""
+        return self._changes.at(name)
+
+    def changed_since(self, changes: int) -> Iterator[str]:
+        """Returns the nodes that have changed since `changes` was this number, also by a gate alone."""
+        return self._changes.since(changes)
+
+    def note_change(self, name: str) -> None:
+        """Notes that a gate lets other pods onto the node, though its state is the same."""
+        self._changes.note(name)
+
+    def note_improved(self, name: str) -> None:
+        """Notes that a node may take pods that it has refused."""
+        self._improved.add(name)
+
+    def note_bound_by_others(self) -> None:
+        """Notes that another scheduler has bound a pod: any pod may come before pods on their way."""
+        self._others_bound_at = self._clock()
+
+    def take_improved(self) -> set[str]:
+        """Returns the nodes that may have more room since the last call."""
+        names, self._improved = self._improved, set()
+        return names
+
+    def take_reshaped(self) -> set[str]:
+        """Returns the nodes that have changed, or lost their report, since the last call."""
+        names, self._reshaped = self._reshaped, set()
+        return names
+
+    # Changing states
+
+    def publish(self, name: str, state: NodeState, *, better: bool = True, is_ahead: bool = False) -> None:
+        """Publishes a state that has changed. `better`: the node may have more room; `is_ahead`: only a pod that this
+        service has nominated came."""
+        if state.kubelet is None:
+            return
+        self._changes.note(name)
+        self._reshaped.add(name)
+        self._engine.put(name, state.kubelet)
+        possible = state.possible(self._clock(), is_alone=self._is_alone)
+        if possible is not None and (name in self.possible or not possible.is_sure):
+            self.possible.put(name, possible, later=is_ahead)
+        # After the engine has the state: the callback reads the new row.
+        self._published(name)
+        if better:
+            self._improved.add(name)
+        log.log(V2, "Node changed", extra=kv(node=name, pods=state.history.count))
+
+    def drop_report(self, name: str, state: NodeState) -> None:
+        """Takes the report of a node away. Its pods stay."""
+        state.drop_report()
+        self.possible.put(name, None)
+        self._changes.forget(name)
+        self._numbers.pop(name, None)
+        self._engine.drop(name)
+        self._improved.discard(name)
+        self._reshaped.add(name)
+        self.forget_if_empty(name)
+
+    def note_past(self, name: str, state: NodeState) -> None:
+        """Notes a node that may remember ended pods, which `ticking` lets it forget."""
+        if state.remembers:
+            self._with_past.add(name)
+
+    def forget_if_empty(self, name: str) -> None:
+        """Forgets a node that neither a report nor a pod names."""
+        state = self._states.get(name)
+        if state is not None and state.is_empty:
+            del self._states[name]
+
+    def ticking(self) -> Iterator[None]:
+        """Lets time change what it alone may change, in steps of a node."""
+        now = self._clock()
+        self._engine.cache.forget_gone()
+        for name in list(self._with_past):
+            state = self._states.get(name)
+            if state is None:
+                self._with_past.discard(name)
+                continue
+            # No `better`: what is forgotten only makes the state more certain, not emptier.
+            if state.forget_past(now):
+                self.publish(name, state, better=False)
+            if not state.remembers:
+                self._with_past.discard(name)
+                self.forget_if_empty(name)
+            yield
+        ticked_at, self._ticked_at = self._ticked_at, now
+        for name, before in self.possible.items():
+            # The node may have gone since the last step.
+            state = self._states.get(name)
+            if state is not None and may_change_between(state.history, ticked_at, now):
+                possible = state.possible(now)
+                if possible is not None and possible.doubted != before.doubted:
+                    self.publish(name, state)
+            # Also a node that time does not change costs a look at all its pods.
+            yield
+
+    @property
+    def _is_alone(self) -> bool:
+        """Returns whether nobody has bound a pod past this service lately. Such pods come unforeseen."""
+        return self._clock() - self._others_bound_at >= _ALONE_S

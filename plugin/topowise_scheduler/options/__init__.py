@@ -1,0 +1,1 @@
+"""Features that are off by default: device affinity, devices of claims, steering to a NUMA node."""

@@ -1,0 +1,31 @@
+"""How much a prediction may compute. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from topowise_scheduler.options.claims.errors import NotModelledError
+
+SEARCH_STEP: Final = 10
+"""The units of a device that a search looks at. A unit is that of a CEL expression, about 0.4 us."""
+MOST_UNITS: Final = 50_000
+"""The units of a prediction, about 20 ms."""
+
+
+class SpentError(NotModelledError):
+    """The units are spent."""
+
+
+class Work:
+    """The units that are `left`."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, units: int = MOST_UNITS) -> None:
+        self.left = units
+
+    def spend(self, units: int) -> None:
+        """Takes units. Raises SpentError if not as many were left."""
+        self.left -= units
+        if self.left < 0:
+            raise SpentError("a long search, or selectors that take long")

@@ -1,0 +1,163 @@
+"""Searches the fewest pods that must leave a node so that another target pod fits there, each placed on another node.
+
+Single pods of all nodes are tried first, then pairs, and so on. Amounts exclude most sets (bound.py) before the model
+decides. After `MAX_SETS` sets, the preemption search is used on the most promising nodes: it finds small sets among
+many pods without trying all sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Final
+
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.trial import trial
+from topowise_scheduler.overlay import preemption
+from topowise_scheduler.overlay.defrag.bound import Bound
+from topowise_scheduler.overlay.defrag.movable import Movable
+from topowise_scheduler.overlay.defrag.scene import Scene
+from topowise_scheduler.overlay.preemption import Running
+
+MAX_SETS: Final = 100_000
+_MAX_TRIALS: Final = 4_000
+_MAX_SEARCHED_NODES: Final = 16
+_MAX_PLACEMENTS: Final = 64
+_EQUAL_PRIORITY: Final = -1
+Progress = Callable[[str], None]
+
+
+class _Node:
+    """A node in a scene, the pods that may leave it, and how many must leave at least."""
+
+    def __init__(self, name: str, states: tuple[Kubelet, ...], scene: Scene, movers: Sequence[Movable]) -> None:
+        self.name = name
+        self.states = states
+        state = states[0]
+        here = {mover.uid: mover for mover in movers if mover.uid in state.active}
+        self.bound = Bound(state, scene.cluster.question.record.view(state), here)
+        # The lowest priority first, and of equal priority the pod that started last.
+        relevant = sorted(
+            (here[uid] for uid in self.bound.relevant), key=lambda mover: mover.record.started, reverse=True
+        )
+        self.movers = sorted(relevant, key=lambda mover: mover.record.priority)
+        self.least = self.bound.least()
+
+
+class Search:
+    """Makes room for the target pods in turn."""
+
+    def __init__(self, movers: Mapping[str, Sequence[Movable]], progress: Progress) -> None:
+        self._movers = movers
+        self._progress = progress
+        self._nodes: dict[str, _Node] = {}
+        self._sets = MAX_SETS
+        self._trials = _MAX_TRIALS
+        self.fewest_leaving: int | None = None
+        """The fewest pods whose leaving makes room on a node, wherever they go; None if no such pods were found."""
+
+    @property
+    def tried_all(self) -> bool:
+        """Returns whether every set of pods was tried."""
+        return self._sets > 0 and self._trials > 0
+
+    def open(self, scene: Scene, most: int) -> Scene | None:
+        """Returns the scene with another target pod after the fewest moves, None if no moves make room."""
+        self.fewest_leaving = None
+        nodes = [node for name in self._movers if (node := self._node(scene, name)) is not None]
+        for size in range(1, most + 1):
+            able = [node for node in nodes if max(1, node.least or 0) <= size <= len(node.movers)]
+            for node in sorted(able, key=lambda node: (node.least or 0, node.name)):
+                after = self._with_leaving(scene, node, size)
+                if after is not None:
+                    return after
+            if not self.tried_all:
+                return self._best_by_preemption(scene, nodes, most)
+            self._progress(f"no {size} pods to move found, trying {size + 1}")
+        return None
+
+    def _node(self, scene: Scene, name: str) -> _Node | None:
+        """Returns the node, None if it would not take the target pod whatever pods left it."""
+        candidates = scene.cluster.candidates(scene.cluster.target, scene.cluster.question.record)
+        if name not in candidates.possible_set:
+            return None
+        states = scene.states(name)
+        node = self._nodes.get(name)
+        if node is None or node.states is not states:
+            movers = [mover for mover in self._movers[name] if mover.uid not in scene.moved]
+            node = self._nodes[name] = _Node(name, states, scene, movers)
+        return None if node.least is None else node
+
+    def _with_leaving(self, scene: Scene, node: _Node, size: int) -> Scene | None:
+        for leaving in combinations(node.movers, size):
+            self._sets -= 1
+            if not self.tried_all:
+                return None
+            if node.bound.may_do([mover.uid for mover in leaving]) and self._fits_without(scene, node, leaving):
+                self.fewest_leaving = min(size, self.fewest_leaving or size)
+                after = self._moved(scene, node, leaving)
+                if after is not None:
+                    return after
+        return None
+
+    def _fits_without(self, scene: Scene, node: _Node, leaving: Sequence[Movable]) -> bool:
+        record = scene.cluster.question.record
+        gone = [mover.record.needs.requests for mover in leaving if mover.record.needs is not None]
+        if not scene.has_sums(scene.cluster.target, node.name, gone):
+            return False
+        for state in node.states:
+            self._trials -= 1
+            copy = _without(state, leaving)
+            if not trial(copy, record.view(copy)).admission.admitted:
+                return False
+        return scene.are_near(record, node.name, (_without(state, leaving) for state in node.states))
+
+    def _moved(self, scene: Scene, node: _Node, leaving: Sequence[Movable]) -> Scene | None:
+        """Returns the scene after these pods were moved and a target pod was placed, None if that fails."""
+        left = [_MAX_PLACEMENTS]
+        for moved in _placements(scene, node.name, leaving, left):
+            after = moved.place(node.name)
+            if after is not None:
+                return after
+        return None
+
+    def _best_by_preemption(self, scene: Scene, nodes: Sequence[_Node], most: int) -> Scene | None:
+        """Returns the best scene that the preemption search finds on the most promising nodes."""
+        promising = sorted(nodes, key=lambda node: (node.least or 0, node.name))[:_MAX_SEARCHED_NODES]
+        best: Scene | None = None
+        for node in promising:
+            self._progress(f"looking for pods to move from {node.name}")
+            pod = scene.cluster.question.record.view(node.states[0])
+            by_uid = {mover.uid: mover for mover in node.movers if self._has_candidate(scene, mover, node.name)}
+            # Equal priorities, so that the fewest pods are the least harm.
+            running = [Running(uid, _EQUAL_PRIORITY, mover.record.started) for uid, mover in by_uid.items()]
+            choice = preemption.choose(node.states[0], pod, 0, running, (), {})
+            if choice is None or not 0 < len(choice.victims) <= most:
+                continue
+            leaving = [by_uid[uid] for uid in choice.victims]
+            if self._fits_without(scene, node, leaving) and (after := self._moved(scene, node, leaving)) is not None:
+                best, most = after, len(leaving) - 1
+        return best
+
+    def _has_candidate(self, scene: Scene, mover: Movable, origin: str) -> bool:
+        return any(name != origin for name in scene.candidates(mover))
+
+
+def _without(state: Kubelet, leaving: Sequence[Movable]) -> Kubelet:
+    return state.without([mover.uid for mover in leaving])
+
+
+def _placements(scene: Scene, origin: str, leaving: Sequence[Movable], left: list[int]) -> Iterator[Scene]:
+    """Yields scenes with these pods on other nodes, the best nodes first; `left` counts the remaining attempts."""
+    if not leaving:
+        yield scene
+        return
+    for name in scene.candidates(leaving[0]):
+        if name == origin:
+            continue
+        if left[0] <= 0:
+            return
+        left[0] -= 1
+        after = scene.move(leaving[0], origin, name)
+        if after is not None:
+            yield from _placements(after, origin, leaving[1:], left)

@@ -1,0 +1,147 @@
+"""Answers whether pods fit at once, all or nothing, and reserves their resources for a while on request.
+
+Made for callers that admit jobs as a whole (Kueue, a workflow engine) before the pods exist. A pod with a uid takes its
+reservation when kube-scheduler asks for it; a reservation for a copy of a template only keeps other pods out. A
+reservation ends by release or by time, so the number of reserved pods and the time are limited.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from topowise.errors import ParseError
+from topowise.runtime import clock
+from topowise.runtime.event_loop import sliced
+from topowise_scheduler.explain.cluster_view import ClusterView
+from topowise_scheduler.ledger.answers import Answers
+from topowise_scheduler.ledger.ledger import Ledger
+from topowise_scheduler.overlay.fit_together import group_placement
+from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacement, GroupPlacer
+from topowise_scheduler.verdicts.kube_scheduler import Pod, unbound
+
+MOST_SECONDS: Final = 600
+
+
+class FitTogether(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A request: pods, or `count` copies of a template; these nodes, or all nodes.
+
+    `release` ends a reservation; all other fields are ignored then.
+    """
+
+    pods: tuple[Pod, ...] = ()
+    template: Pod | None = None
+    count: Annotated[int, msgspec.Meta(ge=1, le=group_placement.MOST_PODS)] = 1
+    nodes: tuple[str, ...] = ()
+    reserve_seconds: Annotated[int, msgspec.Meta(ge=0, le=MOST_SECONDS)] = 0
+    release: str = ""
+
+    @property
+    def all_pods(self) -> list[Pod]:
+        """All pods of the request; copies are numbered."""
+        copies = [] if self.template is None else [_numbered(self.template, number) for number in range(self.count)]
+        return [*map(unbound, self.pods), *copies]
+
+
+class FitTogetherService:
+    """Keeps the reservations, for at most `most_reserved` pods. Raises ParseError for an invalid request.
+
+    `setting`: the name of the setting for `most_reserved`, for messages.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        answers: Answers,
+        view: ClusterView,
+        *,
+        most_reserved: int = 0,
+        setting: str = "fitTogether.mostReserved",
+        clock: Callable[[], float] = clock.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._answers = answers
+        self._view = view
+        self._most_reserved, self._setting = most_reserved, setting
+        self._clock = clock
+        # By name: the end (seconds, monotonic), and the end of each pod's reservation in the ledger, by uid.
+        self._reservations: dict[str, tuple[float, dict[str, float]]] = {}
+
+    async def fit(self, request: FitTogether, *, hand_over: bool = False, name: str = "") -> tuple[GroupPlacement, str]:
+        """Places the pods; returns the placement, and the name of the reservation or "".
+
+        `hand_over`: the copies of a template make way for pods of the same namespace and requests. `name`: of the
+        reservation, by default a random name.
+        """
+        pods = request.all_pods
+        if not 0 < len(pods) <= group_placement.MOST_PODS:
+            raise ParseError("pods", str(len(pods)), f"1 to {group_placement.MOST_PODS} of them")
+        self._check_limit(len(pods) if request.reserve_seconds else 0)
+        placing = GroupPlacer(self._answers, self._view, pods, list(request.nodes) or self._view.names)
+        await sliced(placing.steps())
+        placement = placing.placement
+        if not placement.fits or not request.reserve_seconds:
+            return placement, ""
+        self._check_limit(len(pods))
+        return self._reserve(placement, request.reserve_seconds, name or secrets.token_hex(8), hand_over=hand_over)
+
+    def is_reserved(self, name: str) -> bool:
+        """Returns whether the time of a reservation is not over, even if all its pods are bound."""
+        return self._reservations.get(name, (0.0, {}))[0] > self._clock()
+
+    def release(self, reservation: str) -> bool:
+        """Ends a reservation; whether it existed."""
+        _, held_until = self._reservations.pop(reservation, (0.0, {}))
+        self._unreserve(held_until)
+        return bool(held_until)
+
+    def _unreserve(self, held_until: Mapping[str, float]) -> None:
+        for uid, until in held_until.items():
+            # A later reservation, by kube-scheduler's question or another request, is not ours to end.
+            if self._ledger.pods.of(uid).until == until:
+                self._ledger.reservations.release(uid)
+
+    def _check_limit(self, more: int) -> None:
+        now = self._clock()
+        self._reservations = {name: entry for name, entry in self._reservations.items() if entry[0] > now}
+        reserved = sum(len(uids) for _, uids in self._reservations.values())
+        if more and reserved + more > self._most_reserved:
+            raise ParseError(
+                "reserveSeconds",
+                f"{more} pods beside {reserved}",
+                f"{self._most_reserved} at the most ({self._setting}); nothing is reserved",
+            )
+
+    def _reserve(
+        self, group: GroupPlacement, seconds: int, name: str, *, hand_over: bool
+    ) -> tuple[GroupPlacement, str]:
+        """Reserves the placement; refuses it if the cluster has changed between two slices."""
+        held_until: dict[str, float] = {}
+        copies = []
+        for placement in group.placements:
+            record = placement.record
+            if record.uid.startswith("\0"):
+                record = msgspec.structs.replace(record, uid=f"\0{name}/{len(held_until)}")
+                copies.append(record)
+            assert record.needs is not None
+            refusal = self._ledger.reservations.put_unasked(
+                record, record.needs, placement.node, seconds, in_any_order=hand_over
+            )
+            if refusal:
+                self._unreserve(held_until)
+                why = f"{placement.node} does not take the pod: {refusal}"
+                return GroupPlacement(group.placements[: len(held_until)], why, group.not_examined), ""
+            held_until[record.uid] = self._ledger.pods.of(record.uid).until
+        for record in copies if hand_over else ():
+            self._ledger.reservations.hand_over(record)
+        self._reservations[name] = self._clock() + seconds, held_until
+        return group, name
+
+
+def _numbered(template: Pod, number: int) -> Pod:
+    metadata = template.metadata
+    named = msgspec.structs.replace(metadata, name=f"{metadata.name or 'pod'}-{number}", uid="")
+    return msgspec.structs.replace(template, metadata=named)

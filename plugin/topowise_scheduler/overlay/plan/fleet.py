@@ -1,0 +1,265 @@
+"""Nodes that are filled pod by pod: one scheduler, the gates of the service, and the kubelet of each node.
+
+Invariant: a pod is bound only where the gates, kube-scheduler's filters and the model of the kubelet admit it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise.pods import Needs
+from topowise_scheduler.kubelet.trial import trial
+from topowise_scheduler.ledger.answers import Question, part
+from topowise_scheduler.ledger.gates.gate import FITS
+from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.overlay.plan.sums import Scores, Sums
+from topowise_scheduler.overlay.plan.values import KUBE_SCHEDULER, PlanError
+from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger
+from topowise_scheduler.verdicts import kube_scheduler, refusals, strategy_names
+from topowise_scheduler.verdicts.kube_scheduler import Pod
+from topowise_scheduler.verdicts.strategies import scale
+
+# kube-scheduler multiplies an extender's score (0 to 10) with the extender's weight and with 100 / 10.
+_EXTENDER_TOP: Final = 10
+_EXTENDER_WEIGHT: Final = 50
+Indices = NDArray[np.intp]
+
+
+class Scheduler(msgspec.Struct, frozen=True):
+    """A scheduler: a strategy of topowise, or KUBE_SCHEDULER, whose `blind` score is of sums alone.
+
+    `is_beside`: kube-scheduler's own scores are added, as in a cluster. `ties`: takes any of the best nodes instead of
+    the first; `is_coarse`: scores are an extender's, 0 to 10.
+    """
+
+    strategy: str = "TightFit"
+    blind: Literal["default", "least", "most"] = "default"
+    is_beside: bool = False
+    is_coarse: bool = False
+    ties: Random | None = None
+
+    def __post_init__(self) -> None:
+        if self.strategy != KUBE_SCHEDULER and self.strategy not in strategy_names.NAMES:
+            names = ", ".join((*strategy_names.NAMES, KUBE_SCHEDULER))
+            raise PlanError(f"scheduler {self.strategy!r}: expected one of {names}")
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the scheduler does not know NUMA nodes."""
+        return self.strategy == KUBE_SCHEDULER
+
+
+class Kind:
+    """What all copies of a pod have in common. `open` (nodes,): nodes that no taint or selector excludes."""
+
+    def __init__(self, record: PodRecord, exclusions: Sequence[str]) -> None:
+        self.record = record
+        self.exclusions = exclusions
+        self.open: NDArray[np.bool_] = np.array([not words for words in exclusions], np.bool_)
+        # `NodeStates.changes` when no node took the pod; only nodes that have changed since are asked again.
+        self.refused_at: int | None = None
+        # Nodes whose kubelet has refused a pod that kube-scheduler alone sent there, by the node's last change.
+        self.kubelet_refused: dict[str, int] = {}
+
+    @property
+    def needs(self) -> Needs | None:
+        """What each copy requests, None if that cannot be read."""
+        return self.record.needs
+
+
+class Fleet:
+    """The nodes of a filled ledger, by name in order."""
+
+    def __init__(self, ledger: SimulatedLedger, scheduler: Scheduler, *, is_steering: bool = True) -> None:
+        self.ledger = ledger
+        self.scheduler = scheduler
+        self.names = ledger.view.names
+        self.kubelet_refusals = 0
+        """Pods that a kubelet refused after a scheduler had sent them."""
+        self._is_steering = is_steering
+        self._states = ledger.ledger.node_states
+        self._index = {name: at for at, name in enumerate(self.names)}
+        self._all = np.arange(len(self.names))
+        self._rows = ledger.answers.engine.rows(self.names)
+        opposition = ledger.view.opposition
+        self.nodes = [opposition.node(name) for name in self.names]
+        self._knows_nodes = opposition.is_known
+        self.sums = Sums(self.nodes)
+        for at, name in enumerate(self.names):
+            node_state = self._states.of(name)
+            for entry in () if node_state is None else node_state.history.entries():
+                self.sums.add(at, entry.needs.requests)
+        self._kinds: dict[object, Kind] = {}
+        self._exclusions: dict[bytes, list[str]] = {}
+        self._bound: dict[str, tuple[int, Mapping[str, int]]] = {}
+
+    def kind(self, pod: Pod) -> Kind:
+        """Returns the kind of a pod. Raises ParseError for a pod that cannot be read."""
+        record = self.ledger.view.record(pod)
+        constraints = record.constraints
+        # Terms about other pods select them by namespace and labels.
+        key = record.pod_class, record.is_too_large, record.namespace, tuple(sorted(record.labels.items()))
+        kind = self._kinds.get(key)
+        if kind is None:
+            assert constraints is not None
+            exclusions = self._exclusions.get(constraints.key)
+            if exclusions is None:
+                exclusions = self._exclusions[constraints.key] = [
+                    self._exclusion(at, constraints.spec) for at in range(len(self.names))
+                ]
+            kind = self._kinds[key] = Kind(record, exclusions)
+        return kind
+
+    def find(self, kind: Kind) -> str | None:
+        """Returns the node that the scheduler chooses, None if it finds none, or only nodes that refuse the pod."""
+        needs = kind.needs
+        if needs is None or kind.record.is_too_large:
+            return None
+        if self.scheduler.is_blind:
+            at = self._all[self._by_filters(kind, needs)]
+            return self._by_sums(kind, needs, at) if at.size else None
+        changes = self._states.changes
+        at = self._all if kind.refused_at is None else self._changed_since(kind.refused_at)
+        at = at[kind.open[at]]
+        at = at[self.sums.fits(needs, at)]
+        name = self._by_gates(kind, needs, at) if at.size else None
+        if name is None:
+            kind.refused_at = changes
+        return name
+
+    def may_change(self, kind: Kind) -> bool:
+        """Returns whether more pods may let the pod in, after `find` has found no node: kube-scheduler alone sends a
+        pod to its best node, whatever its kubelet says, until another node is the best."""
+        needs = kind.needs
+        return self.scheduler.is_blind and needs is not None and bool(self._by_filters(kind, needs).any())
+
+    def fits_on(self, kind: Kind) -> NDArray[np.bool_]:
+        """Returns which nodes would take the pod (nodes,)."""
+        fits = np.zeros(len(self.names), np.bool_)
+        if kind.needs is not None and not kind.record.is_too_large:
+            at = self._all[self._by_filters(kind, kind.needs)]
+            if at.size:
+                fits[at] = self.ledger.answers.verdicts(self._question(kind, at)).outcomes == FITS
+        return fits
+
+    def why(self, kind: Kind) -> dict[str, int]:
+        """Returns the reasons against the pod, with the number of their nodes."""
+        if kind.needs is None or kind.record.is_too_large:
+            return {kind.record.problem: len(self.names)}
+        verdicts = self.ledger.answers.verdicts(self._question(kind, self._all))
+        reasons: dict[str, int] = {}
+        for at, node in enumerate(self.nodes):
+            words = kind.exclusions[at]
+            short = None if words or node is None else kube_scheduler.short(node, kind.needs, self.sums.used(at))
+            if short is not None:
+                words = short.words
+            words = words or verdicts.text(at).removeprefix(refusals.PREFIX)
+            if words:
+                reasons[words] = reasons.get(words, 0) + 1
+        return dict(sorted(reasons.items(), key=lambda entry: -entry[1]))
+
+    def bind(self, kind: Kind, uid: str, pod_name: tuple[str, str], node: str) -> int | None:
+        """Binds a copy of the pod, which must fit on the node. Returns the NUMA node of a request for steering."""
+        needs = kind.needs
+        assert needs is not None
+        namespace, name = pod_name
+        record = msgspec.structs.replace(kind.record, uid=uid, namespace=namespace, name=name)
+        steered = self.ledger.ledger.gates.numa_node.choice(record, node).numa if self._is_steering else None
+        self.ledger.bind(record, node, steered=steered)
+        node_state = self._states.of(node)
+        assert node_state is None or node_state.report is None or node_state.is_placed(uid), f"{name} is not on {node}"
+        at = self._index[node]
+        self.sums.add(at, needs.requests)
+        self._bound[uid] = at, needs.requests
+        return steered
+
+    def end(self, uid: str) -> None:
+        """Ends a pod that `bind` has bound."""
+        at, requests = self._bound.pop(uid)
+        self.ledger.end(uid)
+        self.sums.add(at, requests, -1)
+
+    def adopt(self, uid: str, node: str, needs: Needs) -> None:
+        """Lets `end` know a pod that was on its node before."""
+        self._bound[uid] = self._index[node], needs.requests
+
+    def _by_gates(self, kind: Kind, needs: Needs, at: Indices) -> str | None:
+        answers, question = self.ledger.answers, self._question(kind, at)
+        fitting = np.flatnonzero(answers.verdicts(question).outcomes == FITS)
+        if not fitting.size:
+            return None
+        if not (self.scheduler.is_coarse or self.scheduler.is_beside):
+            best = answers.best(question, fitting, 1)
+            # Only nodes without a report have no rating.
+            return question.names[int(best[0]) if best.size else int(fitting[0])]
+        scores = answers.scores(part(question, fitting))
+        if self.scheduler.is_beside:
+            own = self.sums.least_allocated(needs) + self.sums.balanced(needs)
+            scores = scores * _EXTENDER_WEIGHT + own[at[fitting]]
+        return self.names[self._one_of(at[fitting], scores)]
+
+    def _by_filters(self, kind: Kind, needs: Needs) -> NDArray[np.bool_]:
+        return kind.open & self.sums.fits(needs, self._all)
+
+    def _by_sums(self, kind: Kind, needs: Needs, at: Indices) -> str | None:
+        """Sends the pod to the best node by sums: after a refusal its controller makes another pod, which goes to a
+        node of the same score, and nowhere if there is none."""
+        scores = self._blind_scores()(needs)[at]
+        at = at[scores == scores.max()]
+        while at.size:
+            index = self._one_of(at, np.zeros(at.size, np.int64))
+            name = self.names[index]
+            at = at[at != index]
+            changed_at = self._states.changed_at(name)
+            if kind.kubelet_refused.get(name) == changed_at:
+                continue
+            kubelet = self.ledger.kubelet(name)
+            if kubelet is None or trial(kubelet, kind.record.view(kubelet)).admission.admitted:
+                return name
+            kind.kubelet_refused[name] = changed_at
+            self.kubelet_refusals += 1
+        return None
+
+    def _blind_scores(self) -> Callable[[Needs], Scores]:
+        by_name: dict[str, Callable[[Needs], Scores]] = {
+            "least": self.sums.least_allocated,
+            "most": self.sums.most_allocated,
+        }
+        return by_name.get(
+            self.scheduler.blind, lambda needs: self.sums.least_allocated(needs) + self.sums.balanced(needs)
+        )
+
+    def _one_of(self, at: Indices, scores: Scores) -> int:
+        best = at[scores == scores.max()].tolist()
+        index: int = best[0] if self.scheduler.ties is None else self.scheduler.ties.choice(best)
+        return index
+
+    def _question(self, kind: Kind, at: Indices) -> Question:
+        requests = kind.record.requests
+        assert requests is not None
+        if at.size == len(self.names):
+            return Question(kind.record, requests, self.names, self._rows, is_simulation=True)
+        names = [self.names[index] for index in at.tolist()]
+        return Question(kind.record, requests, names, self._rows[at], is_simulation=True)
+
+    def _changed_since(self, changes: int) -> Indices:
+        changed = {self._index[name] for name in self._states.changed_since(changes) if name in self._index}
+        return np.array(sorted(changed), np.intp)
+
+    def _exclusion(self, at: int, spec: kube_scheduler.Spec) -> str:
+        node = self.nodes[at]
+        if node is None:
+            return kube_scheduler.NO_NODE if self._knows_nodes else ""
+        refusal = kube_scheduler.exclusion_of(node, spec)
+        return "" if refusal is None else refusal.words
+
+
+def top_score(scheduler: Scheduler) -> int:
+    """Returns the highest score of the answers that the scheduler reads."""
+    return _EXTENDER_TOP if scheduler.is_coarse or scheduler.is_beside else scale.RAW_MAX

@@ -1,1 +1,0 @@
-"""What people see: explanations, pictures of machines, the dashboard and the kubectl plug-in."""

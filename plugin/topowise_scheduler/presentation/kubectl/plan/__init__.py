@@ -1,9 +1,0 @@
-"""`kubectl topowise plan`: what a change would do, beside today.
-
-command.py reads the options and decides scenarios by `topowise_scheduler.plan`; changes.py and traces.py parse what
-users write; table.py and page.py show the results.
-"""
-
-from topowise_scheduler.presentation.kubectl.plan.command import run
-
-__all__ = ["run"]

@@ -1,0 +1,267 @@
+"""The bind verb: the last check, the reservation and the Binding, sequentially per node.
+
+A pod with a marker waits for the marker plug-in of its node before that, sequentially for these pods alone: a plug-in
+that hangs delays no other pod.
+
+kube-scheduler binds a pod while it decides the next pods, so the node may have changed since the answer. The bind verb
+places the pod again on the present state. If the pod does not fit any more, kube-scheduler decides again after a
+second; a refusal by the kubelet would fail the pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from topowise import pods
+from topowise.errors import ApiError
+from topowise.kube import paths
+from topowise.kube.api import Api
+from topowise.runtime.log import kv
+from topowise.steering import RESOURCE as MARKER
+from topowise_scheduler.ledger.ledger import Ledger
+from topowise_scheduler.ledger.pods.records import PodRecord, Records
+from topowise_scheduler.report import predicted_annotation
+from topowise_scheduler.serve.extender import wire
+from topowise_scheduler.serve.extender.replies import BadRequestError, NotReady, Observer, Reply
+from topowise_scheduler.serve.extender.steering import NodeSteering
+
+if TYPE_CHECKING:
+    from topowise_scheduler.serve.extender.claims import ClaimReader
+
+log = logging.getLogger(__name__)
+
+# Together less than the 2 s of kube-scheduler's httpTimeout in our documentation.
+_WAIT_S = 0.5
+_TIMEOUT_S = 1.3
+_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
+
+
+_Locks: TypeAlias = WeakValueDictionary[str, asyncio.Lock]
+
+
+class Binder:
+    """Binds pods to nodes."""
+
+    def __init__(
+        self,
+        api: Api,
+        ledger: Ledger,
+        records: Records,
+        not_ready: NotReady,
+        *,
+        observer: Observer | None = None,
+        tells_prediction: bool = True,
+        steering: NodeSteering | None = None,
+        claims: ClaimReader | None = None,
+    ) -> None:
+        self._api = api
+        self._ledger = ledger
+        self._records = records
+        self._not_ready = not_ready
+        self._observer = observer
+        self._tells_prediction = tells_prediction
+        self._steering = steering
+        self._claims = claims
+        self._locks: _Locks = WeakValueDictionary()
+        # Of binds of pods with a marker, which wait for the plug-in of the node. Other binds do not.
+        self._marker_locks: _Locks = WeakValueDictionary()
+
+    async def bind(self, body: bytes) -> Reply:
+        """ExtenderBindingArgs -> ExtenderBindingResult. Raises BadRequestError."""
+        try:
+            args = wire.decode_binding(body)
+        except wire.UNREADABLE as exc:
+            raise BadRequestError(f"request is not ExtenderBindingArgs: {exc}") from exc
+        problem = self._not_ready()
+        if problem is not None:
+            problem = f"not ready: {problem}"
+        error = problem or await self._bind(args)
+        answer = wire.encode(wire.ExtenderBindingResult(error))
+        return Reply(answer, partial(self._after_bind, args, error), problem or "")
+
+    def _after_bind(self, args: wire.ExtenderBindingArgs, error: str, seconds: float) -> None:
+        if self._observer is not None:
+            self._observer.bound(f"{args.PodNamespace}/{args.PodName}", args.PodUID, args.Node, error, seconds)
+
+    async def _bind(self, args: wire.ExtenderBindingArgs) -> str:
+        """Returns the error, "" if the pod is bound."""
+        try:
+            record = self._ledger.remembered(args.PodUID) or await self._read(args)
+            if self._claims is not None and self._claims.may_be_extended(record):
+                record = await self._read(args)
+        except ApiError as exc:
+            return _without_uids(f"pod cannot be read: {exc}")
+        if record.needs is None:
+            return f"pod cannot be placed: {record.problem}"
+        if self._claims is not None and record.claims:
+            problem = await self._claims.read(record)
+            if problem and self._ledger.gates.claimed.is_required(record):
+                return problem
+        if self._steering is None or not _markers(record.needs):
+            return await self._book_and_bind(args, record, record.needs)
+        # Behind a bind that waits for the end of a label and for its own label.
+        lock = self._marker_locks.setdefault(args.Node, asyncio.Lock())
+        problem = await _acquire(lock, args.Node, _WAIT_S + 2 * self._steering.wait)
+        if problem:
+            return problem
+        try:
+            return await self._bind_marked(self._steering, args, record, record.needs)
+        finally:
+            lock.release()
+
+    async def _bind_marked(
+        self, steering: NodeSteering, args: wire.ExtenderBindingArgs, record: PodRecord, needs: pods.Needs
+    ) -> str:
+        """Binds a pod with a marker, steered if a NUMA node is chosen. Returns the error, "" if the pod is bound."""
+        node = args.Node
+        problem = await steering.rest(node)
+        if problem:
+            return problem
+        choice = self._ledger.gates.numa_node.choice(record, node)
+        if choice.numa is not None:
+            steered = msgspec.structs.replace(record, steered=choice.numa)
+            problem = await self._label(steering, node, steered, needs)
+            if not problem:
+                # The node may have changed while the service waited.
+                return await self._book_and_bind(args, steered, needs)
+            if choice.is_required:
+                self._ledger.gates.claims.note_refused(record, node, self._ledger.clock())
+                return problem
+            log.warning("Pod is not steered", extra=kv(node=node, why=_without_uids(problem)))
+            problem = await steering.rest(node)
+            if problem:
+                return problem
+        return await self._book_and_bind(args, record, needs)
+
+    async def _label(self, steering: NodeSteering, node: str, steered: PodRecord, needs: pods.Needs) -> str:
+        """Books a pod on its NUMA node and has the markers labelled. Returns why they are not, "" if they are."""
+        assert steered.steered is not None
+        problem = steering.silence(node) or await steering.admission(node) or self._book(node, steered, needs)
+        if problem:
+            return problem
+        problem = "cancelled"
+        try:
+            problem = await steering.request(node, steered.uid, steered.steered, _markers(needs))
+        finally:
+            if problem:
+                await self._give_up(steered, node)
+        return problem
+
+    async def _give_up(self, record: PodRecord, node: str) -> None:
+        """A steered pod is not bound: it leaves the node, and its request is withdrawn."""
+        if self._steering is not None and record.steered is not None:
+            self._ledger.reservations.forget(record.uid, node)
+            await self._steering.withdraw(node, record.uid)
+
+    async def _book_and_bind(self, args: wire.ExtenderBindingArgs, record: PodRecord, needs: pods.Needs) -> str:
+        """Returns the error, "" if the pod is bound."""
+        # A kubelet places pods in the order of their Bindings, so Bindings must follow the order of reservations.
+        lock, problem = self._locks.setdefault(args.Node, asyncio.Lock()), "cancelled"
+        try:
+            problem = await _acquire(lock, args.Node, _WAIT_S)
+        finally:
+            if problem:
+                await self._give_up(record, args.Node)
+        if problem:
+            return problem
+        try:
+            problem = self._book(args.Node, record, needs)
+            if problem:
+                self._ledger.gates.claims.note_refused(record, args.Node, self._ledger.clock())
+                await self._give_up(record, args.Node)
+                return problem
+            return await self._post(args, record)
+        finally:
+            lock.release()
+
+    def _book(self, node: str, record: PodRecord, needs: pods.Needs) -> str:
+        """Returns why the kubelet would refuse the pod, "" if the pod is booked."""
+        reason = self._ledger.reservations.assume(record, needs, node)
+        on_numa_node = "" if record.steered is None else f" on NUMA node {record.steered}"
+        return f"kubelet of {node} would refuse the pod{on_numa_node} now: {reason}" if reason else ""
+
+    async def _post(self, args: wire.ExtenderBindingArgs, record: PodRecord) -> str:
+        """Posts the Binding of a booked pod. Returns the error, "" if the pod is bound."""
+        try:
+            path = paths.pod(args.PodNamespace, args.PodName, "binding")
+            await self._api.request("POST", path, body=self._binding(args), timeout=_TIMEOUT_S)
+        except ApiError as exc:
+            self._ledger.reservations.forget(args.PodUID, args.Node)
+            # Without an answer, or after a 5xx status, the pod may be bound.
+            if not exc.status or exc.status >= 500:
+                self._keep_reservation(record, args.Node)
+            else:
+                await self._give_up(record, args.Node)
+            return _without_uids(f"binding failed: {exc}")
+        except asyncio.CancelledError:
+            self._ledger.reservations.forget(args.PodUID, args.Node)
+            self._keep_reservation(record, args.Node)
+            raise
+        return ""
+
+    def _binding(self, args: wire.ExtenderBindingArgs) -> bytes:
+        # With the uid, the API server refuses to bind a new pod of the same name.
+        metadata = {"name": args.PodName, "namespace": args.PodNamespace, "uid": args.PodUID}
+        return msgspec.json.encode(
+            {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {**metadata, "annotations": self._prediction(args)},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": args.Node},
+            }
+        )
+
+    def _prediction(self, args: wire.ExtenderBindingArgs) -> dict[str, str]:
+        state = self._ledger.node_states.of(args.Node)
+        if not self._tells_prediction or state is None or state.kubelet is None or state.report is None:
+            return {}
+        if args.PodUID not in state.kubelet.active:
+            return {}
+        return predicted_annotation.for_binding(state.kubelet, args.PodUID, has_ids=state.report.precision == "exact")
+
+    def _keep_reservation(self, record: PodRecord, node: str) -> None:
+        """The pod may be bound: its reservation stays until its next event, or until the reservation expires."""
+        if record.needs is not None:
+            self._ledger.reservations.put(record, record.needs, node)
+
+    async def _read(self, args: wire.ExtenderBindingArgs) -> PodRecord:
+        path = paths.pod(args.PodNamespace, args.PodName)
+        try:
+            record = self._records.record(pods.decode(await self._api.request("GET", path, timeout=_TIMEOUT_S)))
+        except msgspec.DecodeError as exc:
+            raise ApiError(0, "BadAnswer", f"is not a pod: {exc}", request=f"GET {path}") from exc
+        if record.uid != args.PodUID:
+            raise ApiError(409, "Conflict", "the pod of this name is another one by now", request=f"GET {path}")
+        return record
+
+
+async def _acquire(lock: asyncio.Lock, node: str, seconds: float) -> str:
+    """Returns why the lock of a node is not acquired, "" if it is."""
+    try:
+        async with asyncio.timeout(seconds):
+            await lock.acquire()
+    except TimeoutError:
+        return f"another bind to {node} takes too long"
+    return ""
+
+
+def _markers(needs: pods.Needs) -> int:
+    """Returns the number of containers that request a marker."""
+    return sum(bool(container.limits.get(MARKER)) for container in needs.containers)
+
+
+def _without_uids(text: str) -> str:
+    """Redacts UIDs: a UID authorises a bind."""
+    return _UID.sub("(uid)", text)
+
+
+def refuse(problem: str) -> Reply:
+    """After an error, kube-scheduler tries the pod again with a back-off."""
+    return Reply(wire.encode(wire.ExtenderBindingResult(problem)), problem=problem)

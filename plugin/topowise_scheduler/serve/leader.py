@@ -1,0 +1,156 @@
+"""Leader election, and the controllers that the leader runs."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from topowise import files
+from topowise.errors import ConfigError
+from topowise.kube.credentials import SERVICE_ACCOUNT
+from topowise.kube.lease import Elector
+from topowise.runtime import clock
+from topowise.runtime.tasks import unending
+from topowise_scheduler.controllers.admission_checks import AdmissionChecks
+from topowise_scheduler.controllers.alignment import AlignmentPreemption
+from topowise_scheduler.controllers.nominator import Cluster, Decisions, Nominator
+from topowise_scheduler.controllers.preemptor import Preemptor
+from topowise_scheduler.controllers.refused_pods import RefusedPods
+from topowise_scheduler.controllers.requeue import Requeuer
+from topowise_scheduler.controllers.scale_down_guard import ScaleDownGuard
+from topowise_scheduler.controllers.scale_up import ScaleUp
+from topowise_scheduler.controllers.scale_up_demand import Demand
+from topowise_scheduler.controllers.startup_taint import StartupTaint
+from topowise_scheduler.controllers.unused_reports import UnusedReports
+from topowise_scheduler.controllers.waiting_pods import WaitingPods
+from topowise_scheduler.controllers.workload_pods import WorkloadPods
+from topowise_scheduler.overlay.fit_together import FitTogetherService
+from topowise_scheduler.serve.core import Core
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+_OWN_NAMESPACE: Final = SERVICE_ACCOUNT / "namespace"
+
+
+class Leader:
+    """Runs the controllers while this replica is the leader."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        chosen = core.settings.nominator
+        cluster = Cluster(core.ledger, core.answers, core.nodes, core.view.requested, chosen.preferences == "respect")
+        self._decisions = Decisions(cluster, clock.monotonic, when=chosen.when, ahead=chosen.ahead)
+        self._elector: Elector | None = None
+        settings = core.settings
+        self._workload_pods = WorkloadPods(patience=settings.scale_up.patience)
+        self.admission_checks = self._admission_checks() if settings.kueue.enabled else None
+        """Also reserves while another replica is the leader."""
+        # Created once, so that recent evictions and pending requeues of a controller outlast a lost lease.
+        self._controllers = self._enabled_controllers()
+
+    def _admission_checks(self) -> AdmissionChecks:
+        core, settings = self._core, self._core.settings.kueue
+        fitting = FitTogetherService(
+            core.ledger, core.answers, core.view, most_reserved=settings.most_reserved, setting="kueue.mostReserved"
+        )
+        return AdmissionChecks(
+            core.api.fenced(self._may_write),
+            core.ledger,
+            core.answers,
+            core.view,
+            fitting,
+            settings,
+            nodes=self._workload_pods if core.settings.scale_up.enabled else None,
+            is_leader=self._may_write,
+            not_ready=core.not_synced,
+        )
+
+    def stopped_classes(self) -> float:
+        """Returns how many pod classes the nominator does not nominate now."""
+        return self._decisions.backoff.stopped
+
+    async def run(self) -> None:
+        """Runs until cancelled. Without an election this replica is always the leader."""
+        settings, work = self._core.settings.leader_election, self._run_controllers
+        if not settings.enabled:
+            await work()
+            return
+        namespace = settings.lease_namespace or _own_namespace("leaderElection.leaseNamespace")
+        identity = settings.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
+        self._elector = Elector(self._core.api, namespace, settings.lease_name, identity)
+        await self._elector.run(work)
+
+    def _may_write(self) -> bool:
+        """Returns whether the replica is the leader now, by the clock."""
+        if self._elector is None:
+            return not self._core.settings.leader_election.enabled
+        return self._elector.is_leader
+
+    def _undecided(self) -> str | None:
+        """Returns what has to be known before a placeholder may be ended, None if it is known."""
+        checks = self.admission_checks
+        return self._core.not_synced() or (None if checks is None else checks.undecided())
+
+    async def _run_controllers(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for name, work in self._controllers.items():
+                group.create_task(unending(name, work()), name=name)
+            # A leader without controllers keeps the lease.
+            await asyncio.Event().wait()
+
+    def _enabled_controllers(self) -> dict[str, Work]:
+        core, settings = self._core, self._core.settings
+        api, ledger, answers = core.api.fenced(self._may_write), core.ledger, core.answers
+        alignment = AlignmentPreemption(ledger, answers, core.view, core.budgets)
+        interval, per_second = settings.requeue.interval, settings.requeue.per_second
+        requeuer = Requeuer(
+            api, ledger, answers.fits, interval=interval, per_second=per_second, prepare=answers.fitting
+        )
+        writes = settings.nominator.writes
+
+        def nominate() -> Coroutine[Any, Any, None]:
+            # A new nominator for each term: writes that were under way when the lease was lost are dropped.
+            return Nominator(api, ledger, self._decisions, writes=writes, not_ready=core.not_synced).run()
+
+        def scale_up() -> Coroutine[Any, Any, None]:
+            chosen = settings.scale_up
+            demand = Demand(api, ledger, answers, core.view, patience=chosen.patience)
+            return ScaleUp(
+                api,
+                ledger,
+                answers,
+                core.nodes,
+                demand,
+                chosen,
+                namespace=chosen.namespace or _own_namespace("scaleUp.namespace"),
+                workloads=self._workload_pods,
+                declared=core.node_groups,
+                not_ready=self._undecided,
+            ).run()
+
+        guard = ScaleDownGuard(
+            api, ledger, answers, core.view, core.nodes, settings.scale_down_guard, not_ready=core.not_synced
+        )
+        controllers: dict[str, tuple[bool, Work]] = {
+            "requeue": (settings.requeue.enabled, requeuer.run),
+            "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, core.view).run),
+            "nominator": (settings.nominator.enabled, nominate),
+            "unused reports": (True, UnusedReports(api, ledger).run),
+            "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, core.nodes).run),
+            "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
+            "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),
+            "scale-down guard": (settings.scale_down_guard.enabled, guard.run),
+            "scale up": (settings.scale_up.enabled, scale_up),
+        }
+        return {name: work for name, (is_enabled, work) in controllers.items() if is_enabled}
+
+
+def _own_namespace(field: str) -> str:
+    try:
+        return files.read_regular(_OWN_NAMESPACE).decode().strip()
+    except OSError as exc:
+        problem = "is empty, and outside a pod there is no own namespace to take"
+        raise ConfigError(field, problem) from exc

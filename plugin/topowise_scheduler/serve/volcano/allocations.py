@@ -1,0 +1,100 @@
+"""Books in the ledger what a Volcano session allocates and deallocates.
+
+A session decides many tasks before any is bound, keeps the tasks of a gang only if enough of them fit, and evicts
+tentatively. Plug-ins get two events for these steps (pkg/scheduler/framework/statement.go, read at ed72c7c):
+
+| step                           | event           | status of the task |
+|--------------------------------|-----------------|--------------------|
+| Allocate                       | AllocateFunc    | Allocated          |
+| Pipeline: victims end first    | AllocateFunc    | Pipelined          |
+| Allocate or Pipeline undone    | DeallocateFunc  | Pending            |
+| Evict                          | DeallocateFunc  | Releasing          |
+| Evict undone                   | AllocateFunc    | Running            |
+
+After an eviction the preempt action asks the predicate again whether the task fits, and evicts the next victim if it
+does not. So a victim does not count in answers to Volcano until it is gone, in later sessions too: otherwise each
+session would evict another pod. But only a pipelined task may be booked on the resources of a victim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.ledger.ledger import Ledger
+from topowise_scheduler.ledger.pods.records import PodRecord
+
+# Longer than pods usually take to end. A victim that still exists then counts again.
+LEAVING_S: Final = 300.0
+
+
+class Allocations:
+    """`clock` gives seconds, monotonic; an allocation without a bind expires after `keep_s` seconds."""
+
+    def __init__(self, ledger: Ledger, clock: Callable[[], float], keep_s: float) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._keep_s = keep_s
+        self._leaving: dict[str, tuple[str, float]] = {}
+
+    def allocate(self, record: PodRecord, node: str, *, is_pipelined: bool) -> str:
+        """Books a pod, or reverts its tentative eviction. Returns why its kubelet would refuse it, "" if booked."""
+        if self._leaving.pop(record.uid, None) is not None:
+            return ""
+        if record.needs is None:
+            return f"pod cannot be placed: {record.problem}"
+        if not is_pipelined and self.fits_later(record, node) is False:
+            return f"{node} reserves its free resources for a pipelined pod, whose victims are still ending"
+        leaving = self.leaving(node) if is_pipelined else set()
+        refusal = self._ledger.reservations.put_for_other_binder(record, record.needs, node, self._keep_s, leaving)
+        return f"kubelet of {node} would refuse the pod: {refusal}" if refusal else ""
+
+    def give_back(self, uid: str) -> None:
+        """Ends the allocation of a pod."""
+        self._ledger.reservations.release(uid)
+
+    def evict(self, uid: str, node: str) -> None:
+        """Records that a pod on a node is to be evicted."""
+        node_state = self._ledger.node_states.of(node)
+        if node_state is not None and node_state.history.entry(uid) is not None:
+            self._leaving[uid] = node, self._clock() + LEAVING_S
+
+    def leaving(self, node: str) -> set[str]:
+        """Returns the pods on a node that are to be evicted and still exist."""
+        if not self._leaving:
+            return set()
+        now, node_state = self._clock(), self._ledger.node_states.of(node)
+        for uid, (leaving_node, until) in list(self._leaving.items()):
+            if until <= now or (leaving_node == node and (node_state is None or node_state.history.entry(uid) is None)):
+                del self._leaving[uid]
+        return {uid for uid, (leaving_node, _) in self._leaving.items() if leaving_node == node}
+
+    def fits_in_any_order(self, record: PodRecord, node: str) -> bool:
+        """Returns whether the pods on their way to the node fit beside the pod in every order of their binds: Volcano
+        binds each pod in a goroutine of its own."""
+        return self._ledger.gates.fits_in_any_order(record, node)
+
+    def states(self, record: PodRecord, node: str) -> Iterator[Kubelet]:
+        """Yields the states that the node may have for a pod after the victims of Volcano have left
+        (CapacityGate.states)."""
+        return self._ledger.gates.capacity.states(record, node, self.leaving(node))
+
+    def are_near(self, record: PodRecord, node: str, evicted: Collection[str] = ()) -> bool:
+        """Returns whether the devices that are free then would be as near each other as the pod requires."""
+        if not record.affinity_terms:
+            return True
+        return not self._ledger.gates.affinity.refusal(record, node, {*self.leaving(node), *evicted})
+
+    def must_be_steered(self, record: PodRecord, node: str) -> bool:
+        """Returns whether the pod requires a NUMA node that its kubelet has to be told before the bind."""
+        return self._ledger.gates.numa_node.must_be_steered(record, node)
+
+    def fits_later(self, record: PodRecord, node: str) -> bool | None:
+        """Returns whether the pod fits after the victims have left and the pods that wait for them have come.
+
+        None if the node has no victims.
+        """
+        if not self.leaving(node):
+            return None
+        return not self._ledger.gates.all(record, node, self.leaving(node))

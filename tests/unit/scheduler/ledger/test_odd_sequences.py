@@ -1,0 +1,355 @@
+"""Sequences of events that once left a wrong state, and objects that once ended the process."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from sandbox.exported import exported
+from scheduling import Service, configuration, container, counts, decoded, exact, kubelet, machine, pod, topology_of
+from topowise import nrt
+from topowise_scheduler import report
+from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
+from topowise_scheduler.ledger.rows.node_states import NodeStates
+from topowise_scheduler.ledger.watch import reflectors
+from topowise_scheduler.overlay.preemption import Budgets
+
+
+def of_zones(zones: int, version: str) -> nrt.NodeResourceTopology:
+    return of_hardware(machine(zones), Kubelet(machine(zones), configuration()), version)
+
+
+def of_hardware(hardware: Machine, node: Kubelet, version: str = "1") -> nrt.NodeResourceTopology:
+    return topology_of(hardware, configuration(), node, version)
+
+
+class TestWhatIsGone:
+    def test_a_report_of_before_the_end_of_a_pod_that_ended_while_there_was_none(self, service: Service) -> None:
+        node = kubelet()
+        service.report(exact(node))
+        free, document = service.free("n1"), pod("a", "3", node="n1")
+        service.put(document)
+        service.ledger.reports.drop("n1")
+        service.ledger.drop_pod("uid-a")
+        assert node.admit(decoded(document)).admitted
+        service.report(exact(node, version="2"))
+        assert service.free("n1") == free
+        # State without a report expires.
+        service.wait(200)
+        assert service.free("n1") == [0, 4]
+        service.ledger.reports.drop("n1")
+        assert service.ledger.node_states.of("n1") is None
+
+    def test_an_unreported_node_is_forgotten_once_its_pods_have_ended(self, service: Service) -> None:
+        service.put(pod("a", "3", node="n1"))
+        service.ledger.drop_pod("uid-a")
+        assert service.ledger.node_states.of("n1") is not None
+        service.wait(200)
+        assert service.ledger.node_states.of("n1") is None
+
+
+class TestWhatIsOnlyExpected:
+    def test_pods_predicted_on_a_removed_numa_node_may_be_on_all_remaining_numa_nodes(self, service: Service) -> None:
+        service.report(of_zones(3, "1"))
+        for name in ("a", "b", "c"):
+            assert service.assume(pod(name, "3")) == ""
+            service.put(pod(name, "3", node="n1"))
+        service.report(of_zones(2, "2"))
+        assert service.free("n1") == [0, 1]
+        # The kubelet may refuse either pod.
+        assert service.fits(pod("d", "1"), "n1") == []
+        service.ledger.reports.drop("n1")
+        service.report(of_zones(1, "3"))
+        assert service.free("n1") == [0]
+
+    def test_a_reservation_that_comes_to_nothing_has_not_moved_a_bound_pod(self, service: Service) -> None:
+        service.report(counts("n1", ("8", "4"), included=()))
+        service.report(counts("n2", ("8", "4"), included=()))
+        service.reserve(pod("q", "6"))
+        service.put(pod("p", "4", node="n1"))
+        service.put(pod("q", "6", node="n2"))
+        assert service.free("n1") == [4, 4]
+
+    def test_a_pod_bound_out_of_the_order_of_reservations_is_placed_as_by_the_kubelet(self, service: Service) -> None:
+        service.report(counts("n1", ("8", "8"), included=()))
+        for name, cpu in (("x", "4"), ("y", "6")):
+            service.reserve(pod(name, cpu))
+        assert service.free("n1") == [4, 2]
+        service.put(pod("y", "6", node="n1"))
+        assert service.free("n1") == [2, 4]
+
+    def test_a_reservation_beside_an_expired_reservation_is_placed_as_by_the_kubelet(self, service: Service) -> None:
+        service.report(counts("n1", ("8", "8"), included=()))
+        service.report(counts("n2", ("8", "8"), included=()))
+        for name in ("x", "y"):
+            service.reserve(pod(name, "6"))
+        assert service.free("n1") == [2, 2]
+        service.put(pod("x", "6", node="n2"))
+        assert service.free("n1") == [2, 8]
+
+    def test_cpus_that_an_uneven_machine_gives_twice_are_not_free_when_the_second_does_not_come(
+        self, service: Service
+    ) -> None:
+        # An average core has one CPU: half of a core of two CPUs counts as a core, and is allocated with its sibling.
+        cores = tuple(Core(0, threads) for threads in ((0,), (1,), (2, 4), (3, 5)))
+        hardware = Machine(numa=(NumaNode(0, 16 << 30, cores),))
+        node = Kubelet(hardware, configuration())
+        documents = [pod(name, "1", node="n1") for name in ("a", "b")]
+        for document in documents:
+            assert node.admit(decoded(document)).admitted
+        service.report(of_hardware(hardware, node))
+        for document in documents:
+            service.put(document)
+        free = service.cpus().available
+        service.reserve(pod("c", "2"))
+        allocations = service.cpus().allocations
+        assert allocations["uid-c"]["c"] & allocations["uid-b"]["c"]
+        service.ledger.reservations.release("uid-c")
+        assert service.cpus().available == free
+
+    def test_a_nomination_does_not_make_a_bound_pod_vanish(self, service: Service) -> None:
+        service.report(counts("n1", "8", included=()))
+        service.put(pod("nominated", "8", priority=1, nominatedNodeName="n1"))
+        service.put(pod("a", "8", node="n1", priority=5))
+        assert service.fits(pod("b", "8", priority=9), "n1") == []
+
+    @pytest.mark.parametrize("by_bind", [False, True])
+    def test_a_nominated_pod_in_binding_does_not_yield_to_a_higher_priority(
+        self, service: Service, by_bind: bool
+    ) -> None:
+        """kube-scheduler has decided it by then, and counts it as assumed whatever its priority is."""
+        service.report(counts("n1", "8", included=()))
+        record = service.put(pod("a", "6", nominatedNodeName="n1", priority=1))
+        assert service.fits(pod("b", "4", priority=9), "n1") == ["n1"]
+        if by_bind:
+            assert service.assume(record) == ""
+        else:
+            service.reserve(record)
+        assert service.fits(pod("b", "4", priority=9), "n1") == []
+        assert service.assume(pod("b", "4", priority=9)) != ""
+
+    def test_a_judged_pod_is_judged_again_once_a_nominated_pod_is_in_binding(self, service: Service) -> None:
+        """Before, the nominated pod had its predicted placement; now its placement is uncertain."""
+        service.report(counts("n1", ("8", "8"), included=()))
+        nominated = service.put(pod("a", "5", nominatedNodeName="n1", priority=9))
+        judged = service.reserve(pod("b", "5"), judged_at=service.ledger.node_states.changes)
+        node_state = service.state()
+        assert node_state.is_as_judged(judged.uid)
+        service.reserve(nominated)
+        assert not node_state.is_as_judged(judged.uid)
+
+    def test_a_nominated_pod_bound_before_a_reserved_pod_is_placed_as_by_the_kubelet(self, service: Service) -> None:
+        service.report(counts("n1", ("8", "8"), included=()))
+        nominated = service.put(pod("a", "6", nominatedNodeName="n1"))
+        service.reserve(pod("b", "4"))
+        service.report(counts("n1", ("8", "8"), included=()))
+        assert service.free("n1") == [4, 2]
+        service.reserve(nominated)
+        service.put(pod("a", "6", node="n1"))
+        assert service.free("n1") == [2, 4]
+
+    def test_a_pod_resized_during_its_bind_has_its_new_request(self, service: Service) -> None:
+        service.report(counts("n1", "8", included=()))
+        service.put(pod("a", "2", nominatedNodeName="n1"))
+        larger = service.records.decode(msgspec.json.encode(pod("a", "5", nominatedNodeName="n1")))
+        service.reserve(larger)
+        assert service.free("n1") == [3]
+
+    def test_a_reserved_pod_that_is_first_seen_running_has_done_with_its_init_containers(
+        self, service: Service
+    ) -> None:
+        service.report(exact(kubelet()))
+        document = pod("a", "1", "1Gi", initContainers=[container({"cpu": "1", "memory": "6Gi"}, "i")])
+        service.reserve(document)
+        document["spec"]["nodeName"] = "n1"
+        document["status"]["phase"] = "Running"
+        service.put(document)
+        assert service.memory().free["memory"][0] == 14 << 30
+
+
+class TestBinds:
+    def test_a_bound_pod_is_not_bound_again(self, service: Service) -> None:
+        for name in ("n1", "n2"):
+            service.report(counts(name, "8", included=()))
+        record = service.put(pod("a", "4"))
+        service.put(pod("a", "4", node="n1"))
+        assert "n1 already" in service.assume(record, "n2")
+        assert (service.free("n1"), service.free("n2")) == ([4], [8])
+
+    def test_a_bound_pod_without_list_entry_and_event_is_removed(self, service: Service) -> None:
+        """It was deleted while the watch was down, before this watch had ever seen it."""
+        sources = reflectors(object(), service.ledger, service.records, Budgets(), service.nodes)  # type: ignore[arg-type]
+        assert list(sources[0]._consumer.replace([]) or ()) == []
+        service.report(counts("n1", "8", included=()))
+        bound = [service.records.decode(msgspec.json.encode(pod(name, "2"))) for name in ("gone", "seen", "late")]
+        for record in bound[:2]:
+            assert service.assume(record) == ""
+        assert list(sources[0]._consumer.replace([]) or ()) == []
+        assert bound[2].needs is not None
+        assert service.ledger.reservations.assume(bound[2], bound[2].needs, "n1") == ""
+        service.put(pod("seen", "2", node="n1"))
+        service.wait(119)
+        assert service.free("n1") == [2]
+        service.wait(2)
+        assert service.free("n1") == [4]
+
+
+class TestNamesUsedAgain:
+    def test_counts_of_the_predecessor_are_not_taken_for_the_new_pod(self, service: Service) -> None:
+        service.report(counts("n1", "4", included=["web-0"]))
+        service.put(pod("web-0", "4", node="n1"))
+        service.ledger.drop_pod("uid-web-0")
+        service.put(pod("web-0", "3", node="n1", uid="new"))
+        assert service.free("n1") == [1]
+
+    def test_a_list_of_the_predecessor_is_not_taken_for_the_new_pod(self, service: Service) -> None:
+        truth = kubelet()
+        assert truth.admit(decoded(pod("web-0", "1"))).admitted
+        service.report(exact(truth))
+        service.put(pod("web-0", "1", node="n1"))
+        service.ledger.drop_pod("uid-web-0")
+        service.put(pod("web-0", "4", node="n1", uid="new"))
+        assert service.free("n1") == [3, 0]
+        service.report(exact(truth, "2"))
+        assert service.free("n1") == [3, 0]
+
+
+class TestTime:
+    def test_ended_pods_are_forgotten_without_a_new_report(self, service: Service) -> None:
+        service.report(counts("n1", "8", included=()))
+        for number in range(50):
+            service.put(pod(f"p{number}", "1", node="n1"))
+            service.ledger.drop_pod(f"uid-p{number}")
+        assert service.state().remembers
+        service.wait(121)
+        assert not service.state().remembers
+
+    def test_a_pod_deleted_by_force_keeps_what_its_kubelet_still_lists(self, service: Service) -> None:
+        truth = kubelet()
+        assert truth.admit(decoded(pod("a", "4"))).admitted
+        service.report(exact(truth))
+        service.put(pod("a", "4", node="n1"))
+        service.ledger.drop_pod("uid-a")
+        assert service.free("n1") == [3, 4]
+        service.wait(121)
+        assert service.free("n1") == [3, 0]
+
+
+class TestGates:
+    def test_a_pod_listed_by_containers_alone_has_its_pod_level_resources(self, service: Service) -> None:
+        """Pod-level resources where neither the kubelet nor the exporter reports what a pod has as a whole."""
+        config = configuration(topologyManagerScope="pod", featureGates={"PodLevelResourceManagers": True})
+        amounts = {"cpu": "3", "memory": "12Gi"}
+        document = pod("a", "1", "1Gi", resources={"requests": amounts, "limits": amounts})
+        # Two CPUs and two gigabytes are its containers', the rest is kept for it.
+        document["spec"]["containers"].append({**document["spec"]["containers"][0], "name": "other"})
+        node = Kubelet(machine(), config)
+        assert node.admit(decoded(document)).admitted
+        topology = topology_of(machine(), config, node)
+        listed = [
+            msgspec.structs.replace(entry, value=json.dumps([pod[:3] for pod in json.loads(entry.value)]))
+            if entry.name == "topowise.io/holdings"
+            else entry
+            for entry in topology.attributes
+        ]
+        service.report(exact(Kubelet(machine(), config)))
+        service.put(document)
+        service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
+        service.report(msgspec.structs.replace(topology, attributes=tuple(listed)))
+        assert service.node().active.keys() == {"uid-a"}
+        assert service.memory().free["memory"] == [3 << 30, 16 << 30]
+        assert service.free("n1") == [0, 4]
+
+    def test_a_pod_with_resources_of_its_own_is_confirmed_by_its_containers_in_scope_container(
+        self, service: Service
+    ) -> None:
+        config = configuration(featureGates={"PodLevelResourceManagers": True})
+        amounts = {"cpu": "3", "memory": "12Gi"}
+        document = pod("a", "1", "1Gi", resources={"requests": amounts, "limits": amounts})
+        node = Kubelet(machine(), config)
+        assert node.admit(decoded(document)).admitted
+        service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
+        topology = topology_of(machine(), config, node)
+        service.report(topology)
+        assert service.state().is_reported("uid-a")
+
+    def test_a_kubelet_without_pod_level_resources_sees_the_containers_only(self, service: Service) -> None:
+        old = configuration(featureGates={"PodLevelResources": False})
+        service.report(exported(machine(), old, Kubelet(machine(), old)))
+        whole = pod("a", "3")
+        whole["spec"]["resources"] = {
+            "requests": {"cpu": "4", "memory": "2Gi"},
+            "limits": {"cpu": "4", "memory": "2Gi"},
+        }
+        whole["spec"]["containers"].append({**whole["spec"]["containers"][0], "name": "d"})
+        truth = Kubelet(machine(), old)
+        decided = truth.admit(decoded(whole)).admitted
+        assert (service.fits(whole, "n1") == ["n1"]) is decided
+
+
+class TestDamage:
+    def test_problems_that_come_and_go_with_two_exporters_are_said_once_in_a_while(
+        self, service: Service, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        odd = counts("n1", "8", allocatable="9e99x")
+        for _ in range(20):
+            service.report(odd)
+            service.report(counts("n1", "8"))
+        said = [entry for entry in caplog.records if "cannot be used" in entry.message]
+        assert len(said) == 1
+        service.clock.now += 301
+        service.report(odd)
+        assert len([entry for entry in caplog.records if "cannot be used" in entry.message]) == 2
+
+    @pytest.mark.parametrize("cpu", ["20P", "9E", "9223372036854775807"])
+    def test_an_amount_that_no_machine_has_is_that_pods_problem(self, service: Service, cpu: str) -> None:
+        service.report(counts("n1", "8", included=()))
+        record = service.put(pod("a", cpu, node="n1"))
+        assert record.needs is None
+        assert "2^53" in record.problem
+        assert service.free("n1") == [8]
+
+    @pytest.mark.parametrize("resource", ["cpu", "memory", "hugepages-2Mi", "example.com/gpu"])
+    def test_an_nrt_with_endless_amounts_is_read(self, service: Service, resource: str) -> None:
+        endless = {"name": resource, **dict.fromkeys(("capacity", "allocatable", "available"), "9223372036854775807")}
+        document = {
+            "metadata": {"name": "n1"},
+            "attributes": [{"name": "topologyManagerPolicy", "value": "restricted"}],
+            "zones": [{"name": f"node-{zone}", "type": "Node", "resources": [endless]} for zone in (0, 1)],
+        }
+        service.ledger.reports.put(report.read(nrt.decode(msgspec.json.encode(document))))
+        assert service.fits(pod("p", "1"), "n1") in ([], ["n1"])
+
+
+def test_the_collections_are_listed_pods_first() -> None:
+    service = Service()
+    sources = reflectors(object(), service.ledger, service.records, Budgets(), service.nodes)  # type: ignore[arg-type]
+    assert next(source.name for source in sources) == "pods"
+
+
+def test_a_node_without_its_lower_priority_nominated_pods_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    questions: list[str] = []
+    states = NodeStates.states
+    monkeypatch.setattr(
+        NodeStates, "states", lambda self, name, without: questions.append(name) or states(self, name, without)
+    )
+    service = Service()
+    names = [f"n{number}" for number in range(40)]
+    for number, name in enumerate(names):
+        service.report(counts(name, "8", included=()))
+        service.put(pod(f"lesser-{number}", "8", nominatedNodeName=name, priority=1))
+    urgent = pod("urgent", "8", priority=10)
+    assert service.fits(urgent, *names) == names
+    assert sorted(questions) == sorted(names)
+    questions.clear()
+    assert service.fits(urgent, *reversed(names)) == list(reversed(names))
+    assert questions == []
+    # Reports and nominations of a node concern that node alone.
+    service.report(counts("n3", "7", included=(), version="2"))
+    service.put(pod("equal", "1", nominatedNodeName="n5", priority=10))
+    assert service.fits(urgent, *names) == [name for name in names if name not in ("n3", "n5")]
+    assert set(questions) == {"n3", "n5"}
+    # No resources are reserved for the pod against pods of lower priority.
+    assert service.fits(pod("least", "8"), *names) == []

@@ -1,0 +1,50 @@
+"""How many pods that require a NUMA node fit: on that NUMA node, not on the node."""
+
+from __future__ import annotations
+
+import msgspec
+
+from scheduling import Service, exact, kubelet
+from steering_pods import marked, requiring
+from topowise_scheduler.explain.capacity import Filling
+from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacer
+from topowise_scheduler.verdicts.kube_scheduler import Pod
+
+
+def made() -> Service:
+    """Returns a service whose node has three free CPUs on NUMA node 0 and four on NUMA node 1."""
+    service = Service()
+    service.put_node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", "topowise.io/numa": "64"})
+    service.report(exact(kubelet()))
+    return service
+
+
+def decoded(document: dict[str, object]) -> Pod:
+    return msgspec.convert(document, Pod)
+
+
+def copies(document: dict[str, object]) -> int:
+    (filling,) = made().view.fillings(decoded(document), ["n1"])
+    while filling.add():
+        pass
+    assert isinstance(filling, Filling)
+    return filling.count
+
+
+def test_copies_are_counted_on_the_required_numa_node() -> None:
+    assert copies(marked("a", "1")) == 7
+    assert copies(requiring("a", 0, "1")) == 3
+    assert copies(requiring("a", 1, "2")) == 2
+
+
+def test_pods_fit_together_on_the_numa_nodes_that_they_require() -> None:
+    def placed(*numa_nodes: int) -> list[tuple[str, int | None]]:
+        service = made()
+        pods = [decoded(requiring(f"p{at}", numa, "2")) for at, numa in enumerate(numa_nodes)]
+        placer = GroupPlacer(service.answers, service.view, pods, ["n1"])
+        for _ in placer.steps():
+            pass
+        return [(placement.node, placement.record.steered) for placement in placer.placement.placements]
+
+    assert placed(1, 0, 1) == [("n1", 1), ("n1", 0), ("n1", 1)]
+    assert placed(0, 0) == [("n1", 0)]
