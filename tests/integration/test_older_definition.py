@@ -23,8 +23,8 @@ from topowise import nrt
 from topowise.errors import ApiError
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.kube.reflector import Reflector
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.watch import reflectors
-from topowise_scheduler.overlay.preemption import Budgets
 
 pytestmark = pytest.mark.own_time
 

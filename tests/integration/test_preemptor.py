@@ -21,8 +21,8 @@ from topowise_scheduler.configuration import Preemptor as Settings
 from topowise_scheduler.controllers.alignment import AlignmentPreemption
 from topowise_scheduler.controllers.nomination import nominate
 from topowise_scheduler.controllers.preemptor import Preemptor
+from topowise_scheduler.ledger.budgets import Budgets, decode_budget
 from topowise_scheduler.ledger.pods.records import NOMINATED_ANNOTATION
-from topowise_scheduler.overlay.preemption import Budgets, decode_budget
 
 pytestmark = pytest.mark.own_time
 

@@ -15,8 +15,8 @@ from sandbox.apiserver import ApiServer
 from scheduling import Service, counts
 from topowise import nrt
 from topowise.kube.api import Api
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.watch import BUDGETS_PATH, reflectors
-from topowise_scheduler.overlay.preemption import Budgets
 
 pytestmark = pytest.mark.own_time
 

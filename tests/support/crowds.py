@@ -15,9 +15,9 @@ from topowise.runtime.event_loop import sliced
 from topowise_scheduler import report
 from topowise_scheduler.controllers.requeue import Requeuer
 from topowise_scheduler.dashboard import Dashboard, Decisions
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.watch import reflectors
-from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.serve.extender.callers import Callers
 from topowise_scheduler.serve.extender.explaining import Explainer
 from topowise_scheduler.serve.extender.http import Application, Metrics

@@ -20,8 +20,8 @@ from scheduling import Clock, NoApi, Service, scope, topology_of
 from topowise import pods, quantity
 from topowise.errors import ConfigError
 from topowise_scheduler.kubelet import Kubelet, KubeletConfiguration, KubeletStartError, Machine
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.watch import reflectors
-from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.serve.extender.callers import Callers
 from topowise_scheduler.serve.extender.http import Application, Metrics
 

@@ -25,11 +25,11 @@ from soak import scenes
 from topowise import nrt
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.masks import union
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.node.fold import lists
 from topowise_scheduler.ledger.node.history import History
 from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.watch import reflectors
-from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.report import Report
 
 _PODS = "/api/v1/namespaces/default/pods"

@@ -54,6 +54,7 @@ from topowise_scheduler import report
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.controllers import kueue_objects as kueue
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
+from topowise_scheduler.ledger.budgets import decode_budget
 from topowise_scheduler.ledger.pods.records import Records
 from topowise_scheduler.options import device_affinity
 from topowise_scheduler.options.claims import semver
@@ -61,7 +62,6 @@ from topowise_scheduler.options.claims.cel import expressions, values
 from topowise_scheduler.options.claims.errors import EvaluationError, NotModelledError
 from topowise_scheduler.options.claims.objects import Device as ClaimedDevice
 from topowise_scheduler.options.claims.objects import DeviceAttribute, Version, decode_claim, decode_class, decode_slice
-from topowise_scheduler.overlay.preemption import decode_budget
 from topowise_scheduler.report import timestamps
 from topowise_scheduler.verdicts import policy_annotations
 

@@ -21,6 +21,7 @@ from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.cpu_manager import CpuManager
 from topowise_scheduler.kubelet.memory_tables import MemoryTables
 from topowise_scheduler.ledger.answers import Answers, Question
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.nodes import Nodes
@@ -28,7 +29,6 @@ from topowise_scheduler.ledger.pods.exporter_pods import recognises
 from topowise_scheduler.ledger.pods.records import PodRecord, Records
 from topowise_scheduler.overlay.fit_together import FitTogetherService
 from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacement, GroupPlacer
-from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.serve.extender.binding import Binder
 from topowise_scheduler.serve.extender.evictions import Evictions
 from topowise_scheduler.serve.extender.explaining import Explainer

@@ -37,12 +37,12 @@ from topowise_scheduler.controllers.kueue_objects import AdmissionCheck, Flavor,
 from topowise_scheduler.controllers.scale_up_demand import is_examined, left_over
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.explain.cluster_view import ClusterView
+from topowise_scheduler.explain.text import plural
 from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.overlay.fit_together import FitTogether, FitTogetherService, GroupPlacement
 from topowise_scheduler.overlay.fit_together.group_placement import MOST_PODS
 from topowise_scheduler.report import timestamps
-from topowise_scheduler.report.text import plural
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 log = logging.getLogger(__name__)

@@ -32,6 +32,7 @@ from topowise_scheduler.controllers import controller, events, known_nodes, obje
 from topowise_scheduler.controllers.scale_up_demand import Demand, units
 from topowise_scheduler.controllers.turns import in_turn
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
+from topowise_scheduler.explain.text import plural
 from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import Nodes
@@ -42,7 +43,6 @@ from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.packing import PlannedNode
 from topowise_scheduler.overlay.scale_up.placeholders import LABEL, Placeholder
 from topowise_scheduler.report import timestamps
-from topowise_scheduler.report.text import plural
 from topowise_scheduler.verdicts.kube_scheduler import Node, Pod
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from topowise_scheduler.dashboard.markup import (
     table,
     time_of,
 )
+from topowise_scheduler.explain.text import most_frequent_first, plural
 from topowise_scheduler.explain.waiting import WaitingPod
-from topowise_scheduler.report.text import most_frequent_first, plural
 from topowise_scheduler.verdicts.refusals import PREFIX
 
 _FEW_DECISIONS: Final = 15

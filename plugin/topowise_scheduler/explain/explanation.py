@@ -16,6 +16,7 @@ import msgspec
 from topowise import cpuset
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler.explain.merge_table import MergeTable, merge_table
+from topowise_scheduler.explain.text import enumerated, rough_duration, with_unit
 from topowise_scheduler.explain.zone_amounts import zone_amounts
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
 from topowise_scheduler.kubelet.allocated_nodes import AllocatedNodes, allocated_nodes
@@ -25,7 +26,6 @@ from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_reques
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.options.device_affinity import AffinityVerdict, Outcome
 from topowise_scheduler.report import Report
-from topowise_scheduler.report.text import enumerated, rough_duration, with_unit
 from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.kube_scheduler import to_text
 

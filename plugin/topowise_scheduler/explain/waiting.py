@@ -16,9 +16,9 @@ from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.explanation import NodeExplanation, nearness
 from topowise_scheduler.explain.next_step import Nearest, latest_report, next_step
 from topowise_scheduler.explain.node_verdicts import NodeVerdict
+from topowise_scheduler.explain.text import first_of, most_frequent_first
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.report.text import first_of, most_frequent_first
 from topowise_scheduler.verdicts.refusals import PREFIX
 
 Cause = Literal["alignment", "resources", "excluded", "unconfirmed", "never", "not examined", "retry"]

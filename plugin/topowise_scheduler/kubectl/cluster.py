@@ -17,7 +17,7 @@ from topowise_scheduler.kubectl import manifests, objects, reasons
 from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.manifests import Workload
 from topowise_scheduler.kubectl.source import Kubectl
-from topowise_scheduler.overlay.preemption import Budgets
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger
 from topowise_scheduler.verdicts.strategies import scale
 

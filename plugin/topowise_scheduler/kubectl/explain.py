@@ -11,13 +11,13 @@ import msgspec
 from topowise.errors import SourceError
 from topowise.text import Line, Styled
 from topowise_scheduler.explain.explanation import NodeExplanation, Step, nearness
+from topowise_scheduler.explain.text import plural, with_unit
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl import hints, json_output, manifests, names, objects, reasons, selection
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.durations import age
 from topowise_scheduler.kubectl.source import Kubectl
 from topowise_scheduler.kubectl.table import columns, paragraphs
-from topowise_scheduler.report.text import plural, with_unit
 from topowise_scheduler.verdicts.kube_scheduler import Metadata, Pod, Spec, unbound
 
 _ORDER: Final = ("fits", "not now", "never", "excluded", "not reported")

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from topowise.errors import SourceError
 from topowise.kube import paths
+from topowise_scheduler.explain.text import first_of
 from topowise_scheduler.kubectl.source import Kubectl, decoded, documents
-from topowise_scheduler.report.text import first_of
 
 _MAX_NAMES: Final = 8
 _PODS: Final = ("pod", "pods", "po")

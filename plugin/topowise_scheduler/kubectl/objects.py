@@ -12,7 +12,7 @@ from topowise.errors import SourceError
 from topowise.kube import paths
 from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.source import ForbiddenError, Kubectl, MissingError, decoded, documents
-from topowise_scheduler.overlay.preemption import Budget
+from topowise_scheduler.ledger.budgets import Budget
 from topowise_scheduler.verdicts.kube_scheduler import NodeObject, Pod
 
 # Ended pods hold no resources, and are most of the pods in some clusters.

@@ -11,7 +11,7 @@ from typing import Final
 
 from topowise_scheduler.explain.capacity import Room
 from topowise_scheduler.explain.explanation import NodeExplanation
-from topowise_scheduler.report.text import first_of
+from topowise_scheduler.explain.text import first_of
 
 MOST_ROWS: Final = 20
 """The most nodes with a row each."""

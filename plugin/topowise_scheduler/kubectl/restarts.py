@@ -8,6 +8,7 @@ import msgspec
 
 from topowise.errors import SourceError
 from topowise.text import Line, Styled
+from topowise_scheduler.explain.text import plural
 from topowise_scheduler.kubectl import cluster, json_output, objects
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl.console import Answer, Console
@@ -15,7 +16,6 @@ from topowise_scheduler.kubectl.table import columns
 from topowise_scheduler.kubelet import version_of
 from topowise_scheduler.report import read
 from topowise_scheduler.report.restart_forecast import REFUSES, STOPS, Change, foresee_all
-from topowise_scheduler.report.text import plural
 
 
 def change_of(options: argparse.Namespace) -> Change | None:

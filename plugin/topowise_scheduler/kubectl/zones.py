@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from topowise import nrt, quantity
 from topowise.errors import ParseError
 from topowise.pods import HUGEPAGES
-from topowise_scheduler.report.text import with_unit
+from topowise_scheduler.explain.text import with_unit
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_BARS: Final = "_.:-=+*#"

@@ -20,10 +20,10 @@ from topowise.kube.reflector import EventType, Reflector
 from topowise.runtime import clock
 from topowise.runtime.log import kv
 from topowise_scheduler import report
+from topowise_scheduler.ledger.budgets import Budgets, decode_budget
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.records import PodRecord, Records
-from topowise_scheduler.overlay.preemption import Budgets, decode_budget
 from topowise_scheduler.verdicts.kube_scheduler import Node
 
 BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"

@@ -16,6 +16,7 @@ from topowise_scheduler.configuration import ScaleUp, SchedulerConfiguration
 from topowise_scheduler.dashboard import Decisions
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.ledger.answers import Answers
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.gates.claimed_nodes import ClaimSettings
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import Nodes
@@ -23,7 +24,6 @@ from topowise_scheduler.ledger.pods.exporter_pods import ExporterSettings, recog
 from topowise_scheduler.ledger.pods.records import Records
 from topowise_scheduler.ledger.watch import reflectors
 from topowise_scheduler.overlay.fit_together import FitTogetherService
-from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.overlay.scale_up import declared_groups
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.template_nodes import TemplateNodes

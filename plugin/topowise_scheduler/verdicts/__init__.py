@@ -1,1 +1,1 @@
-"""Which nodes take a pod, and how good they are, for thousands of nodes at once; refusals and scores."""
+"""Which nodes take a pod, and how good they are, for thousands of nodes at once: the engine, strategies, refusals."""

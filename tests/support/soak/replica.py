@@ -16,8 +16,8 @@ from soak.edge import Edge
 from soak.heard import Heard
 from topowise.kube.api import Api
 from topowise_scheduler.controllers.requeue import Requeuer
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.watch import reflectors
-from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.serve.extender import http
 from topowise_scheduler.serve.extender.callers import Callers
 

@@ -18,8 +18,8 @@ from topowise import nrt
 from topowise_exporter.dra.watch import PATHS
 from topowise_exporter.publish import numatopology
 from topowise_scheduler.ledger import claim_watch, watch
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import Records
-from topowise_scheduler.overlay.preemption import Budgets
 
 Document = dict[str, Any]
 Right = tuple[str, str, str]

@@ -8,7 +8,7 @@ from typing import Final
 from topowise import cpuset
 from topowise.quantity import human_bytes
 from topowise_scheduler.explain.picture.contents import Device, Memory, Owner, Picture, Share, Thread, Zone
-from topowise_scheduler.report.text import plural
+from topowise_scheduler.explain.text import plural
 
 STATES: Final = {
     "free": "free",

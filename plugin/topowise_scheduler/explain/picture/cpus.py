@@ -8,7 +8,7 @@ from topowise_scheduler.explain.picture.flow import Flow
 from topowise_scheduler.explain.picture.marks import Place, centred, mark
 from topowise_scheduler.explain.picture.plan import Plan, balanced
 from topowise_scheduler.explain.picture.scene import Box, Text
-from topowise_scheduler.report.text import plural
+from topowise_scheduler.explain.text import plural
 
 
 def place(flow: Flow, plan: Plan, zone: Zone) -> None:

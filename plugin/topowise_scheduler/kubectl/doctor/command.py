@@ -13,6 +13,7 @@ import msgspec
 from topowise import nrt
 from topowise.errors import SourceError
 from topowise.text import Line, escaped
+from topowise_scheduler.explain.text import plural
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl import json_output, objects
 from topowise_scheduler.kubectl.console import Answer, Console
@@ -34,7 +35,6 @@ from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.kubectl.source import ForbiddenError, Kubectl
 from topowise_scheduler.ledger.pods.records import Records
 from topowise_scheduler.report import Report, read
-from topowise_scheduler.report.text import plural
 
 _COLOURS: Final[dict[Severity, str]] = {"error": colours.BAD, "warning": colours.WARN, "note": colours.DIM}
 _LABEL: Final = 9

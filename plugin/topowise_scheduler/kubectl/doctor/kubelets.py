@@ -10,6 +10,7 @@ from topowise import attributes, digits, kubeletconfig, nrt, pods
 from topowise.attributes import refused_state_files
 from topowise.errors import ParseError
 from topowise.kubeletconfig import KubeletConfiguration
+from topowise_scheduler.explain.text import rough_duration
 from topowise_scheduler.kubectl.doctor.finding import Finding, Severity
 from topowise_scheduler.kubectl.objects import Reported
 from topowise_scheduler.kubelet import cost
@@ -17,7 +18,6 @@ from topowise_scheduler.kubelet.hazards import hazards
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.report import Report
 from topowise_scheduler.report.costs import distances
-from topowise_scheduler.report.text import rough_duration
 
 # Severity, value, why, and what mends it.
 Words = tuple[Severity, str, str, str]

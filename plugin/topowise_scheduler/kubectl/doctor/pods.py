@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from topowise import pods
+from topowise_scheduler.explain.text import plural
 from topowise_scheduler.kubectl.doctor.finding import Finding
 from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.ledger.pods.records import KUBELET_REFUSALS, PodRecord
 from topowise_scheduler.options.device_affinity import observed
 from topowise_scheduler.report import Report
-from topowise_scheduler.report.text import plural
 
 _LATELY_S: Final = 24 * 3600.0
 _REFUSALS: Final = KUBELET_REFUSALS | {"OutOfcpu", "OutOfmemory", "OutOfpods"}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from topowise.pods import Pod
+from topowise_scheduler.explain.text import plural
 from topowise_scheduler.kubectl.doctor import kubelets
 from topowise_scheduler.kubectl.doctor.finding import Finding
 from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.kubelet.hints import SMT_ALIGNMENT
 from topowise_scheduler.report import Report, read
 from topowise_scheduler.report.restart_forecast import NodeRestart, foresee_all
-from topowise_scheduler.report.text import plural
 
 _WHY = "a restarted kubelet admits all its pods again, and decides otherwise than when the pods started"
 _WHY_STOPS = "it compares the file with machine and configuration at its next start, and exits if they differ"

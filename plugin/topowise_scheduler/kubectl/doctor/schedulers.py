@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from topowise_scheduler.explain.text import plural
 from topowise_scheduler.kubectl.doctor import own_pods
 from topowise_scheduler.kubectl.doctor.finding import Finding
 from topowise_scheduler.kubectl.doctor.own_pods import OwnPod
 from topowise_scheduler.kubectl.durations import human, seconds_since
-from topowise_scheduler.report.text import plural
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 COMPONENT: Final = "scheduler"

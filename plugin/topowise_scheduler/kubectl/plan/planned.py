@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from topowise_scheduler.explain.text import plural
 from topowise_scheduler.kubectl.durations import human
 from topowise_scheduler.kubectl.zones import short
 from topowise_scheduler.overlay.plan import Found, Result
 from topowise_scheduler.report.restart_forecast import NodeRestart
-from topowise_scheduler.report.text import plural
 from topowise_scheduler.verdicts.kube_scheduler import to_text
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 STYLE: Final = """\
-/* The colours are those of the pictures (presentation/picture/palette.py). */
+/* The colours are those of the pictures (explain/picture/palette.py). */
 :root {
   color-scheme: light dark;
   --canvas: #f4f6f8; --frame: #fff; --line: #d3dae1; --text: #1c2530; --dim: #566270; --accent: #6a3fa0;

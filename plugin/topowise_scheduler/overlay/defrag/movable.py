@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.verdicts.kube_scheduler import MIRROR, Pod, unexamined
 
 _SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"

@@ -20,11 +20,11 @@ from topowise.pods import Amounts
 from topowise_scheduler.explain import numa_placement
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.numa_placement import Placed
+from topowise_scheduler.explain.text import unschedulable
 from topowise_scheduler.kubelet import Kubelet, trial
 from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.claims.objects import DeviceRequestAllocationResult
-from topowise_scheduler.report.text import unschedulable
 from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import Outcome
 from topowise_scheduler.verdicts.kube_scheduler import RESOURCE_CLAIMS, Pod, lacks_devices, unexamined

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from topowise.errors import TopowiseError
+from topowise_scheduler.ledger.budgets import Budget
 from topowise_scheduler.overlay.plan.values import Inventory, NodeType, PlannedNode
-from topowise_scheduler.overlay.preemption import Budget
 from topowise_scheduler.report import Report
 from topowise_scheduler.report.amounts_only import AmountsSource
 from topowise_scheduler.report.exact import ExactSource

@@ -15,6 +15,7 @@ from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.kubelet.masks import union
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.overlay import defrag
 from topowise_scheduler.overlay.plan import filling
 from topowise_scheduler.overlay.plan.changes import ChangedNode, changed_nodes, restart_of
@@ -31,7 +32,6 @@ from topowise_scheduler.overlay.plan.values import (
     Workload,
     WorkloadResult,
 )
-from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger, reported_state
 from topowise_scheduler.report import Report, kubelet_of
 from topowise_scheduler.report.restart_forecast import NodeRestart, foresee_state

@@ -16,7 +16,7 @@ from topowise.pods import Amounts
 from topowise_scheduler.kubelet import Kubelet, KubeletVersion, Machine
 from topowise_scheduler.kubelet.configuration import Evidence, Settings
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
-from topowise_scheduler.overlay.preemption import Budget
+from topowise_scheduler.ledger.budgets import Budget
 from topowise_scheduler.report import Report
 from topowise_scheduler.report.restart_forecast import NodeRestart
 from topowise_scheduler.verdicts.kube_scheduler import NodeObject, Pod

@@ -10,14 +10,12 @@ refuse. Everything is a function of values.
 - shares.py: the pods' shares of the requested resources;
 - cover.py: a least harmful set within limits;
 - search.py: the fewest violated budgets, then the least harm;
-- victims.py: confirms the answer;
-- budgets.py: the PodDisruptionBudgets of a pod.
+- victims.py: confirms the answer.
 
 Upstream: pkg/scheduler/framework/preemption, pkg/scheduler/framework/plugins/defaultpreemption (1.36).
 """
 
-from topowise_scheduler.ledger.budgets import Budget, Budgets, decode_budget
 from topowise_scheduler.overlay.preemption.roster import Choice, Running
 from topowise_scheduler.overlay.preemption.victims import choose, choose_for_all
 
-__all__ = ["Budget", "Budgets", "Choice", "Running", "choose", "choose_for_all", "decode_budget"]
+__all__ = ["Choice", "Running", "choose", "choose_for_all"]

@@ -9,9 +9,9 @@ from typing import Final
 
 from topowise.runtime.event_loop import TimeSlices, sliced
 from topowise_scheduler.ledger.answers import Answers, Question
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.overlay import preemption
-from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.verdicts.engine import Outcome
 
 # kube-scheduler proposes a hundred candidates or more and evicts from one node. Candidates that this time does not

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.node.pod_parts import holds_anything
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay import preemption
-from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.serve.volcano.allocations import Allocations
 from topowise_scheduler.serve.volcano.wire import Vote
 

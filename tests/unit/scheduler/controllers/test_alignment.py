@@ -17,7 +17,7 @@ from scheduling import Service, configuration, machine, pod
 from topowise import pods
 from topowise_scheduler.controllers.alignment import AlignmentPreemption, Victims
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.overlay.preemption import Budgets
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.verdicts import kube_scheduler
 
 POLICIES = ("best-effort", "restricted", "single-numa-node", "single-numa-node")

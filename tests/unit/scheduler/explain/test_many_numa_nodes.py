@@ -8,8 +8,8 @@ import pytest
 from scheduling import configuration, machine, pod
 from topowise import pods
 from topowise_scheduler.explain import explanation
+from topowise_scheduler.explain.text import rough_duration
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.report.text import rough_duration
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_the_same_files_make_the_same_file(program: Path, tmp_path: Path) -> Non
 def test_the_archive_has_no_heavy_packages_and_no_daemons() -> None:
     files, packages = modules.needed()
     assert packages == {"msgspec", "xxhash", "yaml", "prometheus_client", "numpy"}
-    daemons = ("extender", "leader", "ui", "volcano", "daemon", "grpc_api")
+    daemons = ("serve", "controllers", "dashboard")
     assert not [name for name in files if name.startswith(tuple(f"topowise_scheduler/{entry}" for entry in daemons))]
     assert not [name for name in files if name.startswith("topowise/wire")]
 

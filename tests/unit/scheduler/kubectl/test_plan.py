@@ -199,7 +199,7 @@ def test_a_change_that_cannot_be_read(text: str) -> None:
 
 
 def test_a_machine_without_a_number_is_a_node(ask: Ask, saved: Save, tmp_path: Path) -> None:
-    recipes = Path(__file__).resolve().parents[5] / "docs/how-to/plan"
+    recipes = Path(__file__).resolve().parents[4] / "docs/how-to/plan"
     file = tmp_path / "gpu.json"
     file.write_text(json.dumps(pod("gpu", cpu="4", memory="8Gi", gpu="1")))
     machine = ("--machine", f"{recipes / 'epyc.json'}", "--kubelet-config", str(recipes / "kubelet.yaml"))

@@ -20,7 +20,7 @@ from topowise_scheduler.report import kubelet_of, read, replay, restart_forecast
 
 from .conftest import TWO, Ask, Json, Save, configuration, node, pod, report
 
-RECORDED = Path(__file__).parents[2] / "kubelet" / "recorded" / "restarts.jsonl.xz"
+RECORDED = Path(__file__).parents[1] / "kubelet" / "recorded" / "restarts.jsonl.xz"
 FULL = [pod(f"db/large-{number}", "metal-a", cpu="24", memory="4Gi", started=900 - number) for number in range(2)]
 
 

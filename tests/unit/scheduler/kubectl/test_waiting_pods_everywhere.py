@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from tests.unit.scheduler.presentation.kubectl.conftest import Ask, Save, written
+from tests.unit.scheduler.kubectl.conftest import Ask, Save, written
 
 from scheduling import EXPORTER_LABELS, Service, configuration, topology_of
 from topowise import nrt, pods

@@ -14,9 +14,9 @@ import pytest
 from scheduling import Clock, NoApi, Service, counts
 from topowise.kube.reflector import Reflector
 from topowise_scheduler import report
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.late_reports import SHARE, LateReports
 from topowise_scheduler.ledger.watch import reflectors
-from topowise_scheduler.overlay.preemption import Budgets
 
 
 class Costs:

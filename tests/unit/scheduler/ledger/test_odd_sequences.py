@@ -12,9 +12,9 @@ from scheduling import Service, configuration, container, counts, decoded, exact
 from topowise import nrt
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.rows.node_states import NodeStates
 from topowise_scheduler.ledger.watch import reflectors
-from topowise_scheduler.overlay.preemption import Budgets
 
 
 def of_zones(zones: int, version: str) -> nrt.NodeResourceTopology:

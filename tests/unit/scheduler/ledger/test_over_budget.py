@@ -11,8 +11,8 @@ from ledger_check import check_ledger
 from scheduling import NoApi, Service, counts, exact, kubelet, pod
 from topowise import nrt
 from topowise.kube.reflector import Reflector
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.watch import reflectors
-from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.serve import metrics
 from topowise_scheduler.verdicts import kube_scheduler
 

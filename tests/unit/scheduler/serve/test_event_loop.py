@@ -23,9 +23,9 @@ from topowise.runtime import event_loop as event_loop
 from topowise.runtime.event_loop import SLICE_S, collected, sliced
 from topowise.wire import scoring_pb2
 from topowise_scheduler.controllers.alignment import AlignmentPreemption
+from topowise_scheduler.ledger.budgets import Budgets, decode_budget
 from topowise_scheduler.ledger.pods.records import MAX_CONTAINERS
 from topowise_scheduler.overlay.fit_together import FitTogether
-from topowise_scheduler.overlay.preemption import Budgets, decode_budget
 from topowise_scheduler.serve import grpc_api
 from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.kube_scheduler import Pod

@@ -13,7 +13,7 @@ from scheduling import Service, counts
 from topowise_scheduler.serve.extender import wire
 from topowise_scheduler.serve.extender.verbs import Verbs
 
-RECORDED = Path(__file__).parent / "recorded"
+RECORDED = Path(__file__).parents[1] / "recorded"
 
 
 @pytest.fixture

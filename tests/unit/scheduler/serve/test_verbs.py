@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from scheduling import Service, counts, pod, sent
-from topowise_scheduler.overlay.preemption import Budgets, Choice
+from topowise_scheduler.ledger.budgets import Budgets
+from topowise_scheduler.overlay.preemption import Choice
 from topowise_scheduler.serve.extender import prefetched
 from topowise_scheduler.serve.extender.evictions import Evictions
 from topowise_scheduler.serve.extender.replies import REFUSED_BECAUSE, BadRequestError, Reply

@@ -18,9 +18,9 @@ from scheduling import Service, decoded, exact, kubelet, pod
 from topowise.steering import RESOURCE
 from topowise_scheduler.controllers.alignment import AlignmentPreemption, Victims
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.claims.ledger import Claims
-from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.verdicts import kube_scheduler, refusals
 from topowise_scheduler.verdicts.engine import Outcome
 from topowise_scheduler.verdicts.kube_scheduler import Node

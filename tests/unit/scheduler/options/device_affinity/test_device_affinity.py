@@ -25,11 +25,11 @@ from topowise_scheduler.kubectl import arguments
 from topowise_scheduler.kubectl.console import Console
 from topowise_scheduler.kubectl.doctor import command
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.gates import affinity as affinity_gate
 from topowise_scheduler.options.device_affinity import ANNOTATION, Rule, Settings
 from topowise_scheduler.overlay import defrag
 from topowise_scheduler.overlay.defrag.scene import Cluster
-from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.serve import metrics
 from topowise_scheduler.serve.extender import http
 from topowise_scheduler.serve.extender.callers import Callers

@@ -15,9 +15,9 @@ from sandbox.exported import exported
 from scheduling import Service, configuration, machine, pod
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.overlay import defrag
 from topowise_scheduler.overlay.defrag import Movable, Plan
-from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.verdicts import kube_scheduler
 
 POLICIES = ("best-effort", "restricted", "single-numa-node", "single-numa-node", "single-numa-node")

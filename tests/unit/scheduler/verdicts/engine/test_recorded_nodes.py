@@ -20,7 +20,7 @@ from topowise_scheduler.report import replay
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts.engine import Engine
 
-RECORDED = Path(__file__).parents[5] / "shared" / "data" / "kubelet-admission.jsonl.gz"
+RECORDED = Path(__file__).parents[6] / "shared" / "data" / "kubelet-admission.jsonl.gz"
 STEP = max(1, 10 * USUAL // examples())
 
 
