@@ -119,7 +119,7 @@ class LivingNode:
             return
         right = look.fork()
         for entry in history.settled.values():
-            if entry.record.runs:
+            if entry.record.status.runs:
                 right.start(entry.uid)
         for ended in history.ended:
             right.remove(ended.entry.uid)

@@ -73,7 +73,7 @@ class Nominating:
     def apply(self, write: Write) -> bool:
         """Returns whether the API server takes it."""
         name = write.record.name
-        if name not in self.pods or self.pods[name]["resourceVersion"] != write.record.version:
+        if name not in self.pods or self.pods[name]["resourceVersion"] != write.record.status.version:
             return False
         self.put(name, nominatedNodeName=write.node, annotations={NOMINATED_ANNOTATION: write.node})
         return True

@@ -354,7 +354,7 @@ class AdmissionChecks:
         for name in self._view.names:
             for record in self._ledger.pods_on(name):
                 if record.namespace in namespaces:
-                    yield (record.namespace, record.shape), timestamps.seconds(record.started)
+                    yield (record.namespace, record.shape), timestamps.seconds(record.status.started)
 
     def _unbound(self, since: float, workload: Workload, bound: Mapping[tuple[str, bytes], list[float]]) -> list[Pod]:
         """Returns the pods of a Ready Workload without a node, and takes the others from `bound`: like a reserved

@@ -174,4 +174,4 @@ def _harm_of(victims: Victims) -> _Harm:
 
 def _first_start(victims: Victims) -> str:
     """Returns the earliest start of the most important victims: the later it is, the less work is lost."""
-    return min(pod.started for pod in victims.pods if pod.priority == victims.pods[0].priority)
+    return min(pod.status.started for pod in victims.pods if pod.priority == victims.pods[0].priority)

@@ -43,7 +43,7 @@ class RefusedPods:
         return {
             uid: record
             for uid, record in refused.items()
-            if uid not in self._ignored and record.refusal == TOPOLOGY_AFFINITY_ERROR
+            if uid not in self._ignored and record.status.refusal == TOPOLOGY_AFFINITY_ERROR
         }
 
     async def _clear_up(self, record: PodRecord) -> None:
@@ -58,7 +58,7 @@ class RefusedPods:
                 self._ignored.add(record.uid)
                 return
             note = (
-                f"The kubelet of {record.node} refused the pod ({status.get('message') or record.refusal}). Its "
+                f"The kubelet of {record.node} refused the pod ({status.get('message') or record.status.refusal}). Its "
                 "controller makes another, so it is deleted."
             )
             await events.post(self._api, record, "RefusedPodDeleted", note, kind="Warning", action="Delete")

@@ -28,7 +28,7 @@ from topowise.runtime.event_loop import SLICE_S
 from topowise.runtime.log import V2, kv
 from topowise.runtime.log_once import OncePerChange
 from topowise_scheduler.ledger.ledger import Ledger
-from topowise_scheduler.ledger.pods.records import Annotated, PodRecord
+from topowise_scheduler.ledger.pods.records import Demands, PodRecord
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class _Requeued(msgspec.Struct, frozen=True):
 
 
 _NEVER: Final = _Requeued(0, float("-inf"), _FIRST_PAUSE_S)
-_Key = tuple[bytes, int, Annotated, tuple[str, ...]]
+_Key = tuple[bytes, int, Demands, tuple[str, ...]]
 """Shape, priority, what annotations demand, and claims: pods of equal keys fit on the same nodes."""
 _Groups = dict[_Key, list[PodRecord]]
 
@@ -237,7 +237,7 @@ class Requeuer:
         by_key: _Groups = {}
         for record in list(self._ledger.waiting.values()):
             claims = (record.namespace, *record.claims) if record.claims else ()
-            by_key.setdefault((record.shape, record.priority, record.annotated, claims), []).append(record)
+            by_key.setdefault((record.shape, record.priority, record.demands, claims), []).append(record)
             yield
         for group in by_key.values():
             group.sort(key=_age)
@@ -272,4 +272,4 @@ class Requeuer:
 
 
 def _age(record: PodRecord) -> tuple[str, str]:
-    return record.started, record.uid
+    return record.status.started, record.uid

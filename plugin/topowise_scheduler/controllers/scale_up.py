@@ -189,7 +189,9 @@ class ScaleUp:
         added = {node.name for node in members if _is_added_after(placeholder, node)}
         on_node = sum(node in added for node in where)
         refused = [self._ledger.refused[pod.uid] for pod in placeholder.pods if pod.uid in self._ledger.refused]
-        refusal = next((f"its kubelet refused {pod.name}: {pod.refusal}" for pod in refused if pod.node in added), "")
+        refusal = next(
+            (f"its kubelet refused {pod.name}: {pod.status.refusal}" for pod in refused if pod.node in added), ""
+        )
         node = self._nodes.get(name)
         if node is None or not node.is_ready or not self._ledger.reports.is_confirmed(name):
             self._reported.pop(name, None)
@@ -296,7 +298,7 @@ class ScaleUp:
         """Returns whether the annotations of a pod allow nodes of a group."""
         if node_groups.policy_refusal(profile, record):
             return False
-        if not record.affinity_terms:
+        if not record.demands.affinity_terms:
             return True
         return not self._answers.affinity_refusal(record, profile.source, profile.kubelets)
 

@@ -120,4 +120,9 @@ def units(records: Sequence[PodRecord]) -> Iterator[list[PodRecord]]:
 def is_examined(record: PodRecord) -> bool:
     """Returns whether topowise checks all requirements of the pod: it would wait on a new node for the others."""
     constraints = record.constraints
-    return not record.leaving and record.needs is not None and constraints is not None and not constraints.unexamined
+    return (
+        not record.status.leaving
+        and record.needs is not None
+        and constraints is not None
+        and not constraints.unexamined
+    )

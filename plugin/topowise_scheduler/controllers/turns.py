@@ -22,7 +22,7 @@ def in_turn(
     """
     turns: Counter[tuple[str, int]] = Counter()
     ranks: dict[str, tuple[float, int, int]] = {}
-    by_age = sorted(waiting, key=lambda record: (record.started, record.uid))
+    by_age = sorted(waiting, key=lambda record: (record.status.started, record.uid))
     for record in by_age:
         tenant = record.namespace, record.priority
         pause = (not_before or {}).get(record.uid, 0.0)

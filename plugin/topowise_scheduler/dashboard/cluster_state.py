@@ -210,7 +210,7 @@ def zones(kubelet: Kubelet, resource: str) -> tuple[Zone, ...]:
 
 
 def _oldest(records: Sequence[PodRecord]) -> str:
-    return min(record.started for record in records)
+    return min(record.status.started for record in records)
 
 
 def _counters(ledger: Ledger) -> dict[str, int]:

@@ -109,6 +109,6 @@ class PodReader:
     async def _waiting(self, details: PodDetails, record: PodRecord) -> tuple[PodDetails, list[str]]:
         """The details of a waiting pod, and the nodes to explain: the nearest node, then a few for each reason."""
         (why,) = await collected(looking(self._view, record))
-        details = msgspec.structs.replace(details, priority=record.priority, since=record.started, why=why)
+        details = msgspec.structs.replace(details, priority=record.priority, since=record.status.started, why=why)
         nearest = [why.nearest] if why.nearest else []
         return details, [*nearest, *(name for group in why.examples.values() for name in group)]

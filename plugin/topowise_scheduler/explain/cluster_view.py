@@ -209,7 +209,7 @@ class ClusterView:
     def _by_kubelet(self, record: PodRecord, node: NodeVerdict, score: int, *, with_hints: bool) -> NodeExplanation:
         name, over_budget = node.name, self.ledger.reports.over_budget.get(node.name, "")
         if record.is_too_large:
-            return explanation.too_large(name, record.problem)
+            return explanation.too_large(name, str(record.problem))
         question = self._answers.about(record, [name])
         state = next(self._answers.states_for(question, name), None)
         if state is None:
@@ -217,7 +217,7 @@ class ClusterView:
         choice = self.ledger.gates.numa_node.choice(record, name)
         claims = self.ledger.gates.claims
         judged = claims.judge(record, name) if claims.applies(record) else None
-        full = record.numa_node if choice.refusal == refusals.NUMA_NODE_FULL else None
+        full = record.demands.numa_node if choice.refusal == refusals.NUMA_NODE_FULL else None
         record = msgspec.structs.replace(record, steered=full if choice.numa is None else choice.numa)
         return (
             explanation.explain(

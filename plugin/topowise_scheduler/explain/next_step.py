@@ -60,8 +60,8 @@ def next_step(
     """Returns the step for a pod with this cause; yields between trials."""
     if record.is_too_large:
         return f"use several pods: expected {record.problem}"
-    if record.unreadable:
-        return f"correct the pod: {record.unreadable}"
+    if record.problem is not None:
+        return f"correct the pod: {record.problem}"
     if not verdicts:
         return "add a node: no node is known"
     if cause == "not examined":
@@ -148,7 +148,7 @@ def _allocatable(view: ClusterView, name: str, resource: str) -> list[int]:
 
 def _evictions(view: ClusterView, record: PodRecord, nearest: Nearest) -> Generator[None, None, str]:
     """Returns the eviction of pods of lower priority that makes room on the nearest node, "" if none does."""
-    lower = [pod for pod in nearest.in_the_way if pod.priority < record.priority and pod.stage == "assigned"]
+    lower = [pod for pod in nearest.in_the_way if pod.priority < record.priority and pod.status.stage == "assigned"]
     victims = yield from _needed(view, record, nearest.verdict.name, lower)
     return f"evicting {_names(victims)} would make room on {nearest.verdict.name}" if victims else ""
 

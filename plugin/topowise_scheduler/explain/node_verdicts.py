@@ -102,12 +102,13 @@ def node_verdicts(
     """Yields the verdict of each node of the question, in order; about 5 us each."""
     verdicts = answers.verdicts(question)
     outcomes, texts = verdicts.outcomes.tolist(), [verdicts.texts[word] for word in verdicts.words.tolist()]
+    problem = question.record.problem
     for at, outcome, word in _behind(ledger, question, texts):
         outcomes[at], texts[at] = outcome, verdicts.texts[word] or texts[at]
     for name, row, outcome, text in zip(question.names, question.rows.tolist(), outcomes, texts, strict=True):
         exclusion, short = opposition.of(question.record, name)
         verdict, obstacle = _of_gates(outcome, text, ledger.gates.temporary, is_reported=row >= 0)
-        if question.record.unreadable:
+        if problem is not None and problem.of == "annotations":
             verdict, obstacle, text = "never", "never", "annotations of the pod cannot be read"
         reason = text
         # "never" of the kubelet outweighs "not now" of the sums.

@@ -37,7 +37,9 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     workload = workloads[0]
     notes += not_looked_at(workloads)
     pod = workload.numbered(0)
-    running = [(pod_, record) for pod_ in known.pods if (record := known.records.record(pod_)).stage == "assigned"]
+    running = [
+        (pod_, record) for pod_ in known.pods if (record := known.records.record(pod_)).status.stage == "assigned"
+    ]
     movable, not_movable = defrag.sort(running, known.budgets, pod.spec.priority or 0)
     count = workload.count if options.count is None else options.count
     plan = defrag.plan(known.answers, known.view, pod, count, movable, options.max_moves, progress=Progress())

@@ -24,7 +24,7 @@ class Losses:
         self._waiting = most_frequent(
             (f"{record.namespace}/{record.name}", record.requests)
             for record in records
-            if record.waits and record.requests is not None
+            if record.status.waits and record.requests is not None
         )
         self._by_node: dict[str, Fragmentation] = {}
 

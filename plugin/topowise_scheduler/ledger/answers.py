@@ -21,7 +21,7 @@ from topowise_scheduler.ledger.gates.capacity import known_rows
 from topowise_scheduler.ledger.gates.gate import FITS, Question
 from topowise_scheduler.ledger.gates.gates import Verdicts
 from topowise_scheduler.ledger.ledger import Ledger
-from topowise_scheduler.ledger.pods.records import PodRecord, Records, annotated
+from topowise_scheduler.ledger.pods.records import PodRecord, Records, demands_of
 from topowise_scheduler.options.device_affinity import AffinityVerdict
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts import strategies
@@ -63,7 +63,7 @@ class Answers:
         record = self.record(pod)
         # A record ignores annotations that cannot be read; the caller of a question gets the error.
         requests = record.requests or _NO_REQUESTS
-        annotated(pod.metadata, requests.needs)
+        demands_of(pod.metadata, requests.needs)
         if not is_simulation:
             # kube-scheduler decides pods in turn: a second question means that the last answer was not used.
             self._ledger.reservations.release(record.uid)
@@ -78,7 +78,7 @@ class Answers:
         """Returns the record of a pod, whose annotations may be unreadable. Raises ParseError for other amounts."""
         record = self._records.record(pod)
         if record.requests is None and not record.is_too_large:
-            raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
+            raise ParseError("pod", f"{record.namespace}/{record.name}", str(record.problem))
         return record
 
     def about(self, record: PodRecord, names: Sequence[str]) -> Question:
@@ -202,7 +202,7 @@ class Answers:
 
     def affinity(self, question: Question, name: str) -> AffinityVerdict | None:
         """Returns how the node's devices meet the affinity terms of the pod, None for a pod without terms."""
-        return self._gates.affinity.of(question.record, name) if question.record.affinity_terms else None
+        return self._gates.affinity.of(question.record, name) if question.record.demands.affinity_terms else None
 
     def affinity_refusal(
         self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
@@ -243,7 +243,7 @@ class Answers:
         known, rater = known_rows(question.rows), strategies.Rater(strategy)
         ratings = self.engine.rated(question.requests, question.rows[known], rater)
         rated = rater.finished(ratings if isinstance(known, slice) else ratings._replace(at=known[ratings.at]))
-        if question.record.affinity_terms:
+        if question.record.demands.affinity_terms:
             grades = [self._gates.affinity.of(question.record, question.names[at]).grade for at in rated.at.tolist()]
             rated = rated._replace(ranks=ranks.refined(rated.ranks, np.array(grades, np.int64)))
         if self._gates.claims.applies(question.record):

@@ -107,6 +107,6 @@ class Bookings:
             record,
             needs,
             state,
-            Evidence(now, now if record.acknowledged else None, was_there),
+            Evidence(now, now if record.status.acknowledged else None, was_there),
             ahead=state is BookingState.NOMINATED and self.nominations.of(record.uid) is not None,
         )

@@ -108,7 +108,7 @@ class EqualNodes:
         labels = self._labels[name] = {}
         for entry in entries:
             # PodTopologySpread does not count pods that are being deleted.
-            if entry.record.labels and not entry.record.leaving:
+            if entry.record.labels and not entry.record.status.leaving:
                 labels.setdefault(entry.record.namespace, []).append(entry.record.labels)
         self._resources.put(row, -1 if node is None else self._number(_resources_of(node, entries)))
         self._examined.note(name)

@@ -149,14 +149,16 @@ class Ledger:
             self.node_states.note_change(record.node)
         self.attracting.put(uid, record.attracts)
         self.pods.note_event(uid)
-        self.reservations.unverified_pods.note_watched(uid, record.version, is_pending=record.stage == "pending")
-        if record.stage == "pending":
+        self.reservations.unverified_pods.note_watched(
+            uid, record.status.version, is_pending=record.status.stage == "pending"
+        )
+        if record.status.stage == "pending":
             self._put_pending(record)
             return
         self.stop_waiting(uid)
         self.queue.drop(uid)
         self._end_nomination(record)
-        if record.stage == "ended":
+        if record.status.stage == "ended":
             self._put_ended(record, is_news=is_news)
         else:
             self._put_assigned(record, is_news=is_news)
@@ -292,15 +294,15 @@ class Ledger:
         if self.pods.of(record.uid).is_assigned:
             # The service has bound the pod, which this event does not know of yet.
             return
-        if record.waits and record.needs is not None:
+        if record.status.waits and record.needs is not None:
             self.began_to_wait += record.uid not in self.waiting
             self.waiting[record.uid] = record
             self._not_sent.pop(record.uid)
-            if record.numa_affinity or self._waiting_beside:
-                self._set_waiting_beside(record, waits=bool(record.numa_affinity))
+            if record.demands.numa_affinity or self._waiting_beside:
+                self._set_waiting_beside(record, waits=bool(record.demands.numa_affinity))
         else:
             self.stop_waiting(record.uid)
-            if record.tried and (record.needs is not None or record.is_too_large):
+            if record.status.tried and (record.needs is not None or record.is_too_large):
                 self._not_sent.put(record.uid, record)
         self.queue.put(record)
         nominated = self.nominations.observe(record)
@@ -309,7 +311,7 @@ class Ledger:
 
     def _put_ended(self, record: PodRecord, *, is_news: bool) -> None:
         """A pod has ended by its status. Kubelets up to 1.33 list it until it is deleted."""
-        if record.refusal and record.uid not in self.refused:
+        if record.status.refusal and record.uid not in self.refused:
             self.refused[record.uid] = record
             # A refusal from before the service's time says nothing about the node as it is now.
             if is_news:
@@ -327,7 +329,7 @@ class Ledger:
 
     def _put_assigned(self, record: PodRecord, *, is_news: bool) -> None:
         pod = self.pods.of(record.uid)
-        if record.acknowledged:
+        if record.status.acknowledged:
             self._predicted.discard(record.uid)
         elif self._is_predicted(record):
             self._predicted.add(record.uid)
@@ -376,7 +378,9 @@ class Ledger:
     def _note_beside(self, record: PodRecord) -> None:
         """A node may take a pod that waits for this bound pod (`topowise.io/numa-affinity`)."""
         for waiting in self._waiting_beside.get(record.namespace, _NO_PODS).values():
-            if any(term.selects(record.namespace, record.name, record.labels) for term in waiting.numa_affinity):
+            if any(
+                term.selects(record.namespace, record.name, record.labels) for term in waiting.demands.numa_affinity
+            ):
                 self.node_states.note_improved(record.node)
                 return
 
@@ -389,7 +393,10 @@ class Ledger:
         if node_state.update(record, self.clock()):
             self.node_states.note_past(record.node, node_state)
             self.node_states.publish(record.node, node_state)
-        elif before is not None and (before.record.labels, before.record.leaving) != (record.labels, record.leaving):
+        elif before is not None and (before.record.labels, before.record.status.leaving) != (
+            record.labels,
+            record.status.leaving,
+        ):
             # kube-scheduler spreads pods by the labels of pods that stay (equal_nodes.py).
             self.node_states.note_change(record.node)
             self._note_beside(record)
@@ -401,14 +408,14 @@ class Ledger:
         self._bookings.nominate(record, "")
 
     def _put_refusal(self, record: PodRecord, *, is_predicted: bool) -> None:
-        self.events[f"refusal_{record.refusal}"] += 1
+        self.events[f"refusal_{record.status.refusal}"] += 1
         node_state = self.node_states.of(record.node)
         log.warning(
             "Kubelet refused a pod",
             extra=kv(
                 pod=f"{record.namespace}/{record.name}",
                 node=record.node,
-                reason=record.refusal,
+                reason=record.status.refusal,
                 predicted=is_predicted,
             ),
         )

@@ -75,7 +75,7 @@ def _should_be_reported(entry: Entry, before: float) -> bool:
     """Returns whether a pod that the report lacks has been running since `before`."""
     acknowledged, record = entry.seen.acknowledged, entry.record
     has_time_passed = acknowledged is not None and acknowledged <= before
-    return has_time_passed and record.runs and not record.leaving and entry.seen.resized is None
+    return has_time_passed and record.status.runs and not record.status.leaving and entry.seen.resized is None
 
 
 def _names_pods(node_state: NodeState) -> bool:

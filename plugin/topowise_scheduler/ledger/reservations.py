@@ -117,7 +117,7 @@ class Reservations:
         node_state = node_states.of(name)
         if not self._seconds or not record.uid or pod.is_assigned or node_state is None or node_state.kubelet is None:
             return
-        if not self.unverified_pods.may_reserve(record.uid, record.version, self._clock()):
+        if not self.unverified_pods.may_reserve(record.uid, record.status.version, self._clock()):
             return
         # The verdict was of all possible placements, and of the node as it still is: the bind need not ask again.
         is_as_judged = judged_at >= node_states.changed_at(name)
@@ -170,7 +170,7 @@ class Reservations:
         node_state = self._bookings.node_states.of(name)
         if refusal or node_state is None or node_state.kubelet is None or not record.uid:
             return refusal
-        if not self.unverified_pods.may_reserve(record.uid, record.version, self._clock()):
+        if not self.unverified_pods.may_reserve(record.uid, record.status.version, self._clock()):
             return "no watch has brought the pod yet, if there is one"
         self.release(record.uid)
         until = self._clock() + seconds

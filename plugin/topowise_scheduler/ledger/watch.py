@@ -202,7 +202,7 @@ class _Pods:
             for uid in ended.intersection(gone):
                 self._drop(uid, node)
         # The closest approximation of the order in which the kubelet admitted them.
-        for item in sorted(items, key=lambda pod: (pod.started, len(pod.version), pod.version)):
+        for item in sorted(items, key=lambda pod: (pod.status.started, len(pod.status.version), pod.status.version)):
             # The order of events around a pod that is first seen in a list is unknown.
             is_known = item.uid in before or item.uid in unassigned
             if node:

@@ -58,7 +58,7 @@ class Waits:
                 self._bound(now - wait.since)
         classes: dict[Hashable, list[PodRecord]] = {}
         for uid, record in waiting.items():
-            self._waits.setdefault(uid, _Wait(now)).is_refused |= record.waits
+            self._waits.setdefault(uid, _Wait(now)).is_refused |= record.status.waits
             classes.setdefault(record.pod_class, []).append(record)
         self._evaluated_at = {pod_class: self._evaluated_at.get(pod_class, (-1, -1)) for pod_class in classes}
         # The classes that were evaluated longest ago come first; without a change of a node the cause stays.

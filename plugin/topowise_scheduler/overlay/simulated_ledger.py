@@ -22,7 +22,7 @@ from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.exporter_pods import ExporterSettings, recognises
-from topowise_scheduler.ledger.pods.records import PodRecord, Records
+from topowise_scheduler.ledger.pods.records import PodRecord, PodStatus, Records
 from topowise_scheduler.report import PodName, Report
 from topowise_scheduler.report.nrt_report import FreeResources
 from topowise_scheduler.verdicts import strategies
@@ -63,10 +63,10 @@ class SimulatedLedger:
     def fill(self, pods: Iterable[Pod], nodes: Iterable[NodeObject], now: float, age: Callable[[str], float]) -> None:
         """Takes the pods that exist, and the Nodes; reports come after it. `age` returns the seconds since the start of
         a pod (RFC 3339)."""
-        for record in sorted(map(self.records.record, pods), key=lambda reported: reported.started):
-            if record.stage == "assigned" and record.needs is None:
+        for record in sorted(map(self.records.record, pods), key=lambda reported: reported.status.started):
+            if record.status.stage == "assigned" and record.needs is None:
                 self.notes.append(f"warning: pod {record.namespace}/{record.name} is not counted: {record.problem}")
-            self._time = now - age(record.started)
+            self._time = now - age(record.status.started)
             self.ledger.put_pod(record, is_news=False)
         self._time = now
         for node in nodes:
@@ -91,18 +91,8 @@ class SimulatedLedger:
     def bind(self, record: PodRecord, name: str, *, steered: int | None = None) -> None:
         """Assigns a pod with this record, to the NUMA node `steered` of the node if it is not None."""
         started = datetime.fromtimestamp(self._time, UTC).isoformat()
-        bound = msgspec.structs.replace(
-            record,
-            stage="assigned",
-            node=name,
-            nominated="",
-            started=started,
-            acknowledged=True,
-            waits=False,
-            tried=False,
-            nominated_by_us=False,
-            steered=steered,
-        )
+        status = PodStatus("assigned", record.status.version, started, acknowledged=True)
+        bound = msgspec.structs.replace(record, node=name, status=status, steered=steered)
         self.ledger.put_pod(bound)
         self._settle()
 

@@ -92,7 +92,7 @@ def test_a_large_pod_on_a_node_counts_by_its_report_alone(caplog: pytest.LogCapt
     document = many_containers(5000)
     document["spec"]["nodeName"] = "n1"
     record = service.put(document)
-    assert (record.node, record.stage) == ("n1", "assigned")
+    assert (record.node, record.status.stage) == ("n1", "assigned")
     assert "Pod cannot be booked" in caplog.text
     assert service.free("n1") == [8]
     service.ledger.drop_pod(record.uid)

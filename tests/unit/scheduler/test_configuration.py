@@ -63,7 +63,7 @@ def test_the_service_recognises_the_exporters_that_are_configured() -> None:
     ):
         document = pod("p", node="n1", labels=labels, conditions=[{"type": "Ready", "status": "True"}])
         document["metadata"]["namespace"] = namespace
-        assert core.records.decode(msgspec.json.encode(document)).exporter_ready is expected
+        assert core.records.decode(msgspec.json.encode(document)).status.exporter_ready is expected
         core.ledger.put_pod(core.records.decode(msgspec.json.encode(document)))
     for name, labels in (("n2", {"numa": "yes"}), ("n3", {})):
         metadata = {"name": name, "labels": labels, "creationTimestamp": datetime.now(UTC).isoformat()}

@@ -85,7 +85,7 @@ def test_a_large_pod_that_runs_is_booked_as_its_kubelet_has_placed_it() -> None:
     amounts = [{"cpu": "1", "memory": "1Mi"}, *[{"cpu": "1m", "memory": "1Mi"}] * 99]
     before = service.free("n1")
     record = service.put({**(document := large(100, amounts, ["app"])), "spec": {**document["spec"], "nodeName": "n1"}})
-    assert (record.stage, record.problem) == ("assigned", "")
+    assert (record.status.stage, record.problem) == ("assigned", None)
     assert len(service.node("n1").placements(record.uid)) == 100
     assert sum(before) - sum(service.free("n1")) == 1
     service.ledger.drop_pod(record.uid)

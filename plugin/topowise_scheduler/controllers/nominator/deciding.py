@@ -112,7 +112,7 @@ class Decisions:
         # kube-scheduler handles a pod with a state. An unobserved nomination is reviewed after its event.
         if nomination is None or nomination.unobserved or self._ledger.pods.of(uid).state is not None:
             return None
-        if nomination.record.tried:
+        if nomination.record.status.tried:
             self._ended_count += uid not in self._tried
             self._tried.setdefault(uid, self._clock())
             return None
@@ -159,7 +159,7 @@ class Decisions:
         nominations = self._ledger.nominations
         for uid, since in list(self._tried.items()):
             nomination = nominations.of(uid)
-            if nomination is None or not nomination.record.tried:
+            if nomination is None or not nomination.record.status.tried:
                 del self._tried[uid]
             elif self._is_being_vacated(nomination):
                 self._tried[uid] = now
@@ -179,7 +179,7 @@ class Decisions:
     def _is_being_vacated(self, nomination: Nomination) -> bool:
         """Returns whether a pod of lower priority is ending on the node, so that kube-scheduler may make room."""
         priority = nomination.record.priority
-        return any(pod.leaving and pod.priority < priority for pod in self._ledger.pods_on(nomination.node))
+        return any(pod.status.leaving and pod.priority < priority for pod in self._ledger.pods_on(nomination.node))
 
     # New nominations
 
@@ -213,7 +213,7 @@ class Decisions:
 
     def _may_be_nominated(self, record: PodRecord) -> bool:
         constraints = record.constraints
-        if constraints is None or record.requests is None or constraints.unsupported or record.affinity_terms:
+        if constraints is None or record.requests is None or constraints.unsupported or record.demands.affinity_terms:
             return False
         if constraints.has_preferences and self._cluster.respects_preferences:
             return False
@@ -230,7 +230,7 @@ class Decisions:
     def _board(self, record: PodRecord) -> Board:
         constraints = record.constraints
         assert constraints is not None
-        key = record.shape, record.priority, record.demand, constraints.key
+        key = record.shape, record.priority, record.demands.policy, constraints.key
         return self._boards.once(key, lambda: Board(self._cluster, record, constraints))
 
     # Outcomes

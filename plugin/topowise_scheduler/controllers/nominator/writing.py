@@ -86,7 +86,7 @@ class Nominator:
     async def _write(self, write: Write) -> None:
         record = write.record
         try:
-            is_written = await nominate(self._api, record, write.node, version=record.version, ahead=True)
+            is_written = await nominate(self._api, record, write.node, version=record.status.version, ahead=True)
         except ApiError as exc:
             self._note_failure(write, exc)
         else:

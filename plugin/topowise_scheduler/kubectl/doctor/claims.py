@@ -71,7 +71,7 @@ def check(
     by_node = {report.name: report for report in reports}
     for record in records:
         report = by_node.get(record.node)
-        if not record.claims or record.stage != "assigned" or report is None:
+        if not record.claims or record.status.stage != "assigned" or report is None:
             continue
         near = _near(record, report, by_key, devices)
         placements = report.held.get((record.namespace, record.name), {})

@@ -23,7 +23,7 @@ def check(
 ) -> Iterator[Finding]:
     """Checks all pods; `records` are in the order of the pods."""
     yield from _refused(there.pods or (), now)
-    if any(record.tried for record in records):
+    if any(record.status.tried for record in records):
         yield from _waiting(there, now)
     yield from _odd(records, reports)
     yield from _apart(records, reports)
@@ -36,7 +36,7 @@ def _waiting(there: Objects, now: float) -> Iterator[Finding]:
 
     view = Cluster(there, now).view
     for record in (view.record(pod) for pod in there.pods or () if not pod.spec.nodeName):
-        if record.tried and not record.leaving:
+        if record.status.tried and not record.status.leaving:
             pod = waiting_pod(view, record)
             yield Finding(
                 "pods", "note" if pod.fits or pod.cause == "unconfirmed" else "warning", "pod",
@@ -82,7 +82,7 @@ def _odd(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Report]
         odd = [
             f"{record.namespace}/{record.name}"
             for record in records
-            if record.stage == "pending" and threads > 1 and _asks_for_parts(record, threads)
+            if record.status.stage == "pending" and threads > 1 and _asks_for_parts(record, threads)
         ]
         if odd:
             yield Finding(
@@ -100,13 +100,20 @@ def _apart(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Repor
     for record in records:
         report = by_node.get(record.node)
         name = record.namespace, record.name
-        if not record.affinity_terms or record.stage != "assigned" or record.needs is None or report is None:
+        if (
+            not record.demands.affinity_terms
+            or record.status.stage != "assigned"
+            or record.needs is None
+            or report is None
+        ):
             continue
         allocated = report.held.get(name)
         distances = (
-            observed(record.affinity_terms, record.needs, allocated, report.places) if allocated is not None else ()
+            observed(record.demands.affinity_terms, record.needs, allocated, report.places)
+            if allocated is not None
+            else ()
         )
-        for wish, (is_met, why) in zip(record.affinity_terms, distances, strict=False):
+        for wish, (is_met, why) in zip(record.demands.affinity_terms, distances, strict=False):
             if is_met is False:
                 yield Finding(
                     "pods", "warning", "pod", ("/".join(name),), f"device affinity {wish} is not met: {why}",

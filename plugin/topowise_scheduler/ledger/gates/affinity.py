@@ -69,7 +69,7 @@ class AffinityGate:
         """See `Gate`."""
         node_state = self._node_states.of(name)
         is_as_judged = record.steered is None and node_state is not None and node_state.is_as_judged(record.uid)
-        if not record.affinity_terms or is_as_judged:
+        if not record.demands.affinity_terms or is_as_judged:
             return ""
         if not leaving:
             # With a label, the gate of NUMA nodes decides.
@@ -88,7 +88,7 @@ class AffinityGate:
     def demands(self, record: PodRecord, name: str, states: Sequence[Kubelet]) -> Iterator[Demand]:
         """Yields what the affinity terms demand of the NUMA nodes of a node: the NUMA nodes on which a label makes, or
         keeps, each term sure."""
-        if not record.affinity_terms:
+        if not record.demands.affinity_terms:
             return
         alone = self._judge(record, name, states)
         by_numa = {
@@ -96,7 +96,7 @@ class AffinityGate:
             for numa in states[0].node_ids
         }
         admitted = {"sure", self._settings.admits}
-        for at, term in enumerate(record.affinity_terms):
+        for at, term in enumerate(record.demands.affinity_terms):
             why = f"device-affinity {term}"
             outcome, outcomes = alone.outcomes[at], {numa: judged.outcomes[at] for numa, judged in by_numa.items()}
             accepted = frozenset([numa for numa, of_numa in outcomes.items() if of_numa in admitted])
@@ -112,13 +112,13 @@ class AffinityGate:
 
         `guessed` are pods in the states whose devices are not known, beside the pods of the ledger.
         """
-        if not record.affinity_terms:
+        if not record.demands.affinity_terms:
             return ""
         return self._judge(record, name, states, guessed).refusal(self._settings.admits)
 
     def of(self, record: PodRecord, name: str) -> AffinityVerdict:
         """Returns the affinity verdict of the node for a pod with affinity terms, whose amounts must be readable."""
-        key = self._key(record, name, record.affinity_terms)
+        key = self._key(record, name, record.demands.affinity_terms)
         judged = self._judged.get(key)
         if judged is None:
             judged = self._judge(record, name, self._states(record, key))
@@ -146,7 +146,7 @@ class AffinityGate:
         node_state = self._node_states.of(name)
         places, unlisted = Devices({}) if node_state is None else node_state.located_devices()
         devices = Devices(places, {*unlisted, *guessed})
-        return judge(record.affinity_terms, record.needs, states, record.view, devices, self._settings)
+        return judge(record.demands.affinity_terms, record.needs, states, record.view, devices, self._settings)
 
     def _key(self, record: PodRecord, name: str, affinity_terms: tuple[AffinityTerm, ...]) -> _Key:
         ignored = frozenset(self._ignored.on(record.uid, record.priority, name))
@@ -158,7 +158,7 @@ class AffinityGate:
 
 
 def _is_required(record: PodRecord) -> bool:
-    return any(term.strength == "require" for term in record.affinity_terms)
+    return any(term.strength == "require" for term in record.demands.affinity_terms)
 
 
 class CacheUntilChange(Generic[Value, Key]):

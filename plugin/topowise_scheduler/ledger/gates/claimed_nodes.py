@@ -85,8 +85,8 @@ class ClaimedNodes:
 
     def alignment(self, record: PodRecord) -> Alignment:
         """Returns how near a pod with claims has to be to their devices."""
-        if record.claim_alignment:
-            return record.claim_alignment
+        if record.demands.claim_alignment:
+            return record.demands.claim_alignment
         settings = self.settings
         return "prefer" if settings is None else settings.by_namespace.get(record.namespace, settings.default)
 

@@ -27,7 +27,7 @@ from topowise_scheduler.ledger.gates.claimed_nodes import Claimed, ClaimedNodes
 from topowise_scheduler.ledger.gates.gate import FITS, Draft, Question
 from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.ledger.gates.numa_node import NumaNodeGate
-from topowise_scheduler.ledger.pods.records import Annotated, PodRecord
+from topowise_scheduler.ledger.pods.records import Demands, PodRecord
 from topowise_scheduler.ledger.rows.node_states import NodeStates
 from topowise_scheduler.options.claims.devices import ClaimedDevices
 from topowise_scheduler.options.claims.numa_nodes import named
@@ -46,7 +46,7 @@ _MOST_BYTES: Final = 1 << 20
 # A judgement takes about a millisecond, so a cluster of new nodes is scored in several calls.
 _MOST_NEW: Final = 200
 
-_Key: TypeAlias = tuple[str, bytes, bytes, Annotated, frozenset[str], frozenset[str]]
+_Key: TypeAlias = tuple[str, bytes, bytes, Demands, frozenset[str], frozenset[str]]
 """Node, requests and steering of the pod, its claims and annotations, pods that free devices, pods that do not
 count."""
 
@@ -239,7 +239,7 @@ class ClaimGate:
     def _key(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> _Key:
         ignored = frozenset((*self._ignored.on(record.uid, record.priority, name), *leaving))
         freeing = self._claimed.freeing(record, leaving)
-        return name, record.admission_key, self._claimed.digest(record), record.annotated, freeing, ignored
+        return name, record.admission_key, self._claimed.digest(record), record.demands, freeing, ignored
 
     def _judge(self, record: PodRecord, key: _Key, leaving: Collection[str] = ()) -> Judgement:
         name, *_, ignored = key

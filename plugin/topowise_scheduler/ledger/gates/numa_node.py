@@ -108,10 +108,10 @@ class NumaNodeGate:
     def _unsteered_refusal(self, record: PodRecord, name: str, leaving: Collection[str]) -> str:
         """Returns the refusal of a node that cannot steer, if the pod has to be steered there."""
         refusal = refusals.NODE_HAS_NO_MARKERS if self._steers else refusals.STEERING_IS_OFF
-        if record.numa_node is not None:
+        if record.demands.numa_node is not None:
             return refusal
         node_state = self._node_states.of(name)
-        required = [term for term in record.numa_affinity if term.strength == "require"]
+        required = [term for term in record.demands.numa_affinity if term.strength == "require"]
         if not required or node_state is None or node_state.kubelet is None:
             return refusal if required else ""
         only = msgspec.structs.replace(record, numa_affinity=tuple(required))
@@ -123,10 +123,10 @@ class NumaNodeGate:
 
     def _may_require(self, record: PodRecord, name: str) -> bool:
         """Returns whether a demand on the NUMA nodes of a node with markers may be required."""
-        if record.numa_node is not None or record.steered is not None:
+        if record.demands.numa_node is not None or record.steered is not None:
             return True
         return (
-            any(term.strength == "require" for term in record.numa_affinity)
+            any(term.strength == "require" for term in record.demands.numa_affinity)
             or self._claimed.is_required(record)
             or self._affinity.awaits_label(record, name)
         )
@@ -148,7 +148,15 @@ class NumaNodeGate:
     def _numa_refusal(self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]) -> str:
         is_near = self._claimed.is_required(record)
         near = self._claimed.of(record, name, leaving).near if is_near else frozenset[int]()
-        key = (name, record.admission_key, record.numa_node, record.numa_affinity, record.affinity_terms, near, ignored)
+        key = (
+            name,
+            record.admission_key,
+            record.demands.numa_node,
+            record.demands.numa_affinity,
+            record.demands.affinity_terms,
+            near,
+            ignored,
+        )
         text = self._cache.get(key)
         if text is None:
             text = self._decided_refusal(record, name, ignored, leaving)
@@ -184,7 +192,7 @@ class NumaNodeGate:
             return self._chosen(record, name, ignored, leaving)
         claimed = self._claimed.of(record, name) if self._claimed.applies(record) else None
         near = frozenset[int]() if claimed is None else claimed.near
-        key = number, record.admission_key, record.numa_node, near, self._claimed.is_required(record)
+        key = number, record.admission_key, record.demands.numa_node, near, self._claimed.is_required(record)
         return self._choices.once(key, lambda: self._chosen(record, name, ignored, leaving))
 
     def _chosen(self, record: PodRecord, name: str, ignored: Set[str], leaving: Collection[str]) -> Choice:
@@ -218,8 +226,8 @@ class NumaNodeGate:
 
     def expected_on(self, record: PodRecord, name: str) -> int | None:
         """Returns the NUMA node of a reservation on a node that fits, None if the kubelet alone chooses."""
-        if record.numa_node is not None or not self._can_steer(record, name):
-            return record.numa_node
+        if record.demands.numa_node is not None or not self._can_steer(record, name):
+            return record.demands.numa_node
         if self._claimed.applies(record):
             # Preferred or required, the bind steers the pod to the devices of its claims.
             return self.choice(record, name).numa
@@ -234,9 +242,9 @@ def _demands(record: PodRecord, node_state: NodeState, node: Kubelet, leaving: C
     """Yields what the annotations of the pod about NUMA nodes demand, and the NUMA node of a pod that is steered."""
     if record.steered is not None:
         yield Demand(frozenset((record.steered,)), "the request to the node")
-    if record.numa_node is not None:
-        yield Demand(frozenset((record.numa_node,)), f"numa-node {record.numa_node}")
-    for term in record.numa_affinity:
+    if record.demands.numa_node is not None:
+        yield Demand(frozenset((record.demands.numa_node,)), f"numa-node {record.demands.numa_node}")
+    for term in record.demands.numa_affinity:
         demand = demand_of(term, _beside(node_state, record, term, leaving), node.node_ids)
         if demand is not None:
             yield demand
@@ -244,12 +252,12 @@ def _demands(record: PodRecord, node_state: NodeState, node: Kubelet, leaving: C
 
 def _is_alone(record: PodRecord) -> bool:
     """Returns whether the choice for the pod depends on no other pod and no distance between devices."""
-    return not record.numa_affinity and not record.affinity_terms
+    return not record.demands.numa_affinity and not record.demands.affinity_terms
 
 
 def _concerns(record: PodRecord) -> bool:
     """Returns whether the gate has anything to decide: the pod takes markers, or has a demand."""
-    return record.numa_node is not None or bool(record.numa_affinity) or bool(wanted_markers(record))
+    return record.demands.numa_node is not None or bool(record.demands.numa_affinity) or bool(wanted_markers(record))
 
 
 def _beside(node_state: NodeState, record: PodRecord, term: PodTerm, leaving: Collection[str]) -> Beside:

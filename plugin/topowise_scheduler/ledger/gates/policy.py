@@ -22,7 +22,7 @@ class PolicyGate:
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
-        for accepted, text in question.record.demand.rules():
+        for accepted, text in question.record.demands.policy.rules():
             suits = np.zeros(len(question.names), np.bool_)
             known = question.rows >= 0
             suits[known] = np.isin(self._engine.policies[question.rows[known]], accepted)
@@ -32,7 +32,7 @@ class PolicyGate:
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """See `Gate`."""
-        for accepted, text in record.demand.rules():
+        for accepted, text in record.demands.policy.rules():
             row = self._engine.row(name)
             if row < 0 or self._engine.policies[row] not in accepted:
                 return text

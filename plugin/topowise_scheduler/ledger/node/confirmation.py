@@ -176,7 +176,7 @@ def compare(
                 entries.append(entry.seen_as(precision=precision))
             continue
         entries.append(entry.seen_as(precision=precision, compared=True))
-        if terms := entry.record.affinity_terms:
+        if terms := entry.record.demands.affinity_terms:
             results = observed(terms, entry.needs, held, report.places)
             affinity_terms += [
                 (is_met, entry.name, f"{wish}: {why}") for wish, (is_met, why) in zip(terms, results, strict=True)

@@ -150,7 +150,7 @@ def _releases(base: Kubelet, history: History, events: Iterable[_Event]) -> list
         if names:
             first = -inf if admission is None else admission.window.first
             operation = Operation(("release", entry.uid), entry.uid)
-            releases.append(_Event(operation, Window(first, inf), entry.record.runs, names))
+            releases.append(_Event(operation, Window(first, inf), entry.record.status.runs, names))
     return releases
 
 

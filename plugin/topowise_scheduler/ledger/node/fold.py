@@ -355,7 +355,7 @@ def _may_hold_unlisted(entry: Entry) -> bool:
     """Returns whether the pod may have memory that its kubelet counts and podresources do not list: blocks of init
     containers that may run, and blocks of size 0."""
     return entry.needs.qos == "Guaranteed" and any(
-        (container.kind == "init" and not entry.record.runs)
+        (container.kind == "init" and not entry.record.status.runs)
         or (0 in container.requests.values() and any(map(_is_empty_memory, container.requests.items())))
         for container in entry.needs.containers
     )
@@ -368,7 +368,7 @@ def _is_empty_memory(amount: tuple[str, int]) -> bool:
 
 def gives_back(entry: Entry) -> bool:
     """Returns whether init containers of the pod are done, so that what only they had is free."""
-    return entry.record.runs and any(container.kind == "init" for container in entry.needs.containers)
+    return entry.record.status.runs and any(container.kind == "init" for container in entry.needs.containers)
 
 
 def _listed(history: History, report: Report, entry: Entry) -> Placements:

@@ -166,7 +166,7 @@ class NodeState:
         if booked is None:
             return False
         before, entry = booked.record, _replace(booked, record=record.steered_as(booked.record))
-        if record.acknowledged and booked.seen.acknowledged is None:
+        if record.status.acknowledged and booked.seen.acknowledged is None:
             entry = entry.seen_as(acknowledged=now)
         # Other amounts than before: the pod was resized in place (KEP-1287).
         if record.shape != before.shape and record.needs is not None and before.needs is not None:

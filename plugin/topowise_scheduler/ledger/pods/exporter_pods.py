@@ -48,12 +48,12 @@ class ExporterPods:
     def put(self, record: PodRecord) -> bool:
         """Takes a version of a pod; a pod that is no exporter, has no node or has ended does not count. Returns whether
         the node was not covered before."""
-        if record.exporter_ready is None or record.stage != "assigned":
+        if record.status.exporter_ready is None or record.status.stage != "assigned":
             self.drop(record.uid)
             return False
         is_new = record.node not in self._covered
         self._nodes[record.uid] = record.node
-        self._ready.setdefault(record.node, {})[record.uid] = record.exporter_ready
+        self._ready.setdefault(record.node, {})[record.uid] = record.status.exporter_ready
         self._covered.add(record.node)
         return is_new
 

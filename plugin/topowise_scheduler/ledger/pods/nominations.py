@@ -77,24 +77,28 @@ class Nominations:
     def observe(self, record: PodRecord) -> str:
         """Takes in an event of a pending pod. Returns the node that the pod is nominated for, "" for none."""
         nomination = self._nominations.get(record.uid)
-        if nomination is not None and nomination.unobserved and record.version == nomination.record.version:
+        if (
+            nomination is not None
+            and nomination.unobserved
+            and record.status.version == nomination.record.status.version
+        ):
             # The event is older than the write.
             return nomination.node
-        if not record.nominated_by_us:
+        if not record.status.nominated_by_us:
             self.drop(record.uid)
-            return record.nominated
+            return record.status.nominated
         since, late = self._clock(), False
-        if nomination is not None and nomination.node == record.nominated:
+        if nomination is not None and nomination.node == record.status.nominated:
             # The event shows the known nomination, so its age continues.
             since, late = nomination.since, nomination.late
-        self._put(Nomination(record, record.nominated, since, unobserved=False, late=late))
+        self._put(Nomination(record, record.status.nominated, since, unobserved=False, late=late))
         self._unreviewed.add(record.uid)
-        return record.nominated
+        return record.status.nominated
 
     def note_queried(self, record: PodRecord) -> None:
         """Records a query of kube-scheduler, with the version of the pod that kube-scheduler knows."""
         nomination = self._nominations.get(record.uid)
-        if nomination is not None and record.nominated != nomination.node:
+        if nomination is not None and record.status.nominated != nomination.node:
             nomination.late = True
 
     def note_bound(self, record: PodRecord) -> bool | None:
@@ -118,7 +122,7 @@ class Nominations:
     def stale(self, before: float) -> PodRecord | None:
         """Returns a pod that is nominated since before this time and that kube-scheduler has not tried."""
         for nomination in self._nominations.values():
-            if nomination.since <= before and not (nomination.unobserved or nomination.record.tried):
+            if nomination.since <= before and not (nomination.unobserved or nomination.record.status.tried):
                 return nomination.record
         return None
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Hashable
 from hashlib import blake2b
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 from weakref import ReferenceType, WeakValueDictionary, ref
 
 import msgspec
@@ -62,60 +62,94 @@ PLACEHOLDER_SCHEDULER: Final = "topowise-placeholder"
 Stage = Literal["pending", "assigned", "ended"]
 
 
+class PodStatus(msgspec.Struct, frozen=True, gc=False):
+    """What has become of a pod, as of a `version` (metadata.resourceVersion).
+
+    `started`: RFC 3339. `nominated`: a node, `nominated_by_us` if this service wrote it (nominations.py). `waits`:
+    pending, and refused by an extender of this project. `tried`: kube-scheduler found no node for it. `acknowledged`:
+    the kubelet has accepted the pod. `runs`: containers have started. `leaving`: it is being deleted. `refusal`: the
+    kubelet's reason for a refused pod. `exporter_ready`: whether this pod of an exporter is Ready, None for others.
+    """
+
+    stage: Stage
+    version: str
+    started: str
+    nominated: str = ""
+    nominated_by_us: bool = False
+    waits: bool = False
+    tried: bool = False
+    acknowledged: bool = False
+    runs: bool = False
+    leaving: bool = False
+    refusal: str = ""
+    exporter_ready: bool | None = None
+
+
+class Demands(msgspec.Struct, frozen=True, gc=False):
+    """What the annotations of a pod demand of its node; a field for each option.
+
+    `policy`: the Topology Manager policy. `affinity_terms`: how near devices are. `numa_node`: the id of the NUMA node.
+    `numa_affinity`: the pods on whose NUMA node, or apart from which, the pod is to be. `claim_alignment`: near the
+    devices of its claims.
+    """
+
+    policy: policy_annotations.Demand = policy_annotations.NOTHING
+    affinity_terms: tuple[AffinityTerm, ...] = ()
+    numa_node: int | None = None
+    numa_affinity: tuple[PodTerm, ...] = ()
+    claim_alignment: claim_annotation.Alignment | Literal[""] = ""
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What cannot be read of a pod, and why: its amounts, also because it has too many (`size`), or its annotations."""
+
+    text: str
+    of: Literal["amounts", "size", "annotations"]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+NO_DEMANDS: Final = Demands()
+
+
 class PodRecord(msgspec.Struct, frozen=True, gc=False):
     """A pod as the ledger needs it.
 
-    `requests`: shared by pods with equal requests; None if they cannot be read, and `problem` says why.
-    `shape`: equal for pods with equal requests. `started`: RFC 3339. `refusal`: the kubelet's reason for a refused pod.
-    `acknowledged`: the kubelet has accepted the pod. `runs`: containers have started. `leaving`: it is being deleted.
-    `waits`: pending, and refused by an extender of this project. `tried`: kube-scheduler found no node for it.
-    `nominated_by_us`: this service wrote the nomination (nominations.py).
+    `requests`: shared by pods with equal requests; None if they cannot be read, and `problem` says why. Annotations
+    that cannot be read are ignored, but a question about the pod gets an error.
+    `claims`: the names of its ResourceClaims, "" for a claim that is not generated yet.
     `constraints`: known only of a pending pod that may be nominated, or for which kube-scheduler found no node.
-    `is_too_large`: more containers or amounts than the model accepts, so `requests` is None.
-    `unreadable`: why the annotations cannot be read, which are then ignored; a question about the pod gets an error.
-    `group`: names the gang that kube-scheduler places together.
     `attracts`: namespaces of the affinity terms by which kube-scheduler scores other pods (attracting_pods.py).
-    `exporter_ready`: whether this pod of an exporter is Ready, None for any other pod.
-    `numa_node`: the id of the NUMA node that the pod requires.
-    `numa_affinity`: the pods on whose NUMA node, or apart from which, the pod requires or prefers to be.
-    `claims`: the names of the pod's ResourceClaims, "" for a claim that is not generated yet.
-    `claim_alignment`: what the annotation demands, "" without the annotation.
+    `group`: names the gang that kube-scheduler places together.
     `steered`: the NUMA node of the marker devices while the kubelet admits the pod, which no API object has.
     """
 
     uid: str
     namespace: str
     name: str
-    stage: Stage
     node: str
-    nominated: str
+    status: PodStatus
     requests: PodRequests | None
-    shape: bytes
     priority: int
-    started: str
     labels: dict[str, str]
-    version: str
-    demand: policy_annotations.Demand = policy_annotations.NOTHING
-    affinity_terms: tuple[AffinityTerm, ...] = ()
-    numa_node: int | None = None
-    numa_affinity: tuple[PodTerm, ...] = ()
-    runs: bool = False
-    acknowledged: bool = False
-    waits: bool = False
-    refusal: str = ""
-    problem: str = ""
-    tried: bool = False
-    leaving: bool = False
-    nominated_by_us: bool = False
-    constraints: SchedulingConstraints | None = None
-    group: str = ""
-    is_too_large: bool = False
-    exporter_ready: bool | None = None
-    attracts: tuple[str, ...] = ()
-    unreadable: str = ""
+    demands: Demands = NO_DEMANDS
     claims: tuple[str, ...] = ()
-    claim_alignment: claim_annotation.Alignment | Literal[""] = ""
+    constraints: SchedulingConstraints | None = None
+    attracts: tuple[str, ...] = ()
+    group: str = ""
+    problem: Problem | None = None
     steered: int | None = None
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the pod has more containers or amounts than the model accepts."""
+        return self.problem is not None and self.problem.of == "size"
+
+    @property
+    def shape(self) -> bytes:
+        """Returns a key that is equal for pods with equal requests, b"" if they cannot be read."""
+        return b"" if self.requests is None else self.requests.shape
 
     @property
     def admission_key(self) -> bytes:
@@ -138,23 +172,19 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
         return (
             self.shape,
             self.priority,
-            self.nominated,
-            self.annotated,
+            self.status.nominated,
+            self.demands,
             self.claims and (self.namespace, self.claims),
             constraints,
-            self.problem + self.unreadable,
+            self.problem,
         )
-
-    @property
-    def annotated(self) -> Annotated:
-        """Returns what the annotations demand of the node."""
-        return Annotated(self.demand, self.affinity_terms, self.numa_node, self.numa_affinity, self.claim_alignment)
 
     @property
     def size(self) -> int:
         """Bytes, about, with what pods that ask for the same share."""
-        terms = _TERM_BYTES * len(self.numa_affinity)
-        return 1024 + (0 if self.requests is None else self.requests.size) + len(self.name) + len(self.problem) + terms
+        terms = _TERM_BYTES * len(self.demands.numa_affinity)
+        problem = 0 if self.problem is None else len(self.problem.text)
+        return 1024 + (0 if self.requests is None else self.requests.size) + len(self.name) + problem + terms
 
     def view(self, node: Kubelet) -> PodView:
         """Returns the pod as a kubelet with these feature gates sees it. Requires readable quantities."""
@@ -188,7 +218,6 @@ class Records:
         # The same by the text of the spec; several texts may mean equal requests.
         self._by_text: Bounded[bytes, ReferenceType[PodRequests]] = Bounded(_MAX_TEXT_BYTES, lambda *_: 0)
         self._labels: Bounded[bytes, dict[str, str]] = Bounded(_MAX_LABEL_BYTES, size_of_dict)
-        # Long texts of many pods would fill the memory; pods of a ReplicaSet have equal terms.
         self._numa_affinity: Bounded[tuple[PodTerm, ...], tuple[PodTerm, ...]] = Bounded(
             _MAX_TEXT_BYTES, lambda terms, _: _TERM_BYTES * len(terms)
         )
@@ -200,8 +229,8 @@ class Records:
         if self._seen is not None:
             self._seen(pod)
         record = self.record(pod)
-        is_nominated_here = pod.spec.schedulerName in self._nominates and not record.problem
-        if record.stage != "pending" or not (is_nominated_here or record.tried):
+        is_nominated_here = pod.spec.schedulerName in self._nominates and record.requests is not None
+        if record.status.stage != "pending" or not (is_nominated_here or record.status.tried):
             return record
         constraints = constraints_of(kube_scheduler.decode(raw).spec)
         if len(constraints.key) > _LARGEST_CONSTRAINTS and not is_nominated_here:
@@ -213,68 +242,72 @@ class Records:
         """Returns the record of a pod. An assigned pod needs what its kubelet allocated, which an in-place resize may
         change later than the spec."""
         meta, spec, status = pod.metadata, pod.spec, pod.status or pods.Status()
-        problem = _too_large(spec)
-        is_too_large = bool(problem)
-        requests, shape = None, b""
-        try:
-            # The kubelet decides by the allocated amounts, not by the spec (KEP-1287, allocation.Manager).
-            if spec.nodeName and not problem:
-                pod = pods.allocated(pod)
-            if not problem:
-                requests, shape = self.requests(pod)
-        except ParseError as exc:
-            problem = str(exc)
-        declared, unreadable = _NO_ANNOTATIONS, ""
-        try:
-            declared = _NO_ANNOTATIONS if requests is None else annotated(meta, requests.needs)
-        except ParseError as exc:
-            unreadable = str(exc)
-        stage: Stage = "ended" if pod.is_terminal else "assigned" if spec.nodeName else "pending"
+        too_large, requests, demands = _too_large(spec), None, NO_DEMANDS
+        problem = Problem(too_large, "size") if too_large else None
+        if problem is None:
+            try:
+                # The kubelet decides by the allocated amounts, not by the spec (KEP-1287, allocation.Manager).
+                requests = self.requests(pods.allocated(pod) if spec.nodeName else pod)
+            except ParseError as exc:
+                problem = Problem(str(exc), "amounts")
+        if requests is not None:
+            try:
+                demands = self._demands(meta, requests.needs)
+            except ParseError as exc:
+                problem = Problem(str(exc), "annotations")
         return PodRecord(
             uid=meta.uid,
             namespace=sys.intern(meta.namespace),
             name=meta.name,
-            stage=stage,
             node=sys.intern(spec.nodeName),
-            nominated=status.nominatedNodeName,
+            status=self._status(pod, status),
             requests=requests,
-            shape=shape,
             priority=spec.priority or 0,
-            # Pods of one ReplicaSet start in the same seconds.
-            started=sys.intern(status.startTime or meta.creationTimestamp or ""),
             labels=self._shared_labels(meta.labels),
-            version=meta.resourceVersion,
-            demand=declared.demand,
-            affinity_terms=declared.affinity_terms,
-            numa_node=declared.numa_node,
-            numa_affinity=self._shared_terms(declared.numa_affinity),
-            runs=status.phase == "Running",
-            # The kubelet sets status.startTime with the first status (status_manager.go, updateStatusInternal).
-            acknowledged=bool(status.startTime) or status.phase == "Running",
-            waits=stage == "pending" and _was_refused(status),
-            tried=stage == "pending" and spec.schedulerName != PLACEHOLDER_SCHEDULER and _was_tried(status),
-            leaving=meta.deletionTimestamp is not None,
-            nominated_by_us=_is_nominated_by_us(meta.annotations, status),
-            refusal=status.reason if stage == "ended" and status.reason in KUBELET_REFUSALS else "",
-            problem=problem,
-            is_too_large=is_too_large,
-            group=_group(pod),
-            exporter_ready=pod.is_ready if self._is_exporter(meta) else None,
-            attracts=attracted_namespaces(pod),
-            unreadable=unreadable,
+            demands=demands,
             claims=pods.claim_names(pod),
-            claim_alignment=declared.claim_alignment,
+            attracts=attracted_namespaces(pod),
+            group=_group(pod),
+            problem=problem,
         )
 
-    def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
-        """Returns what the pod requests, and a text that is equal for equal requests. Raises ParseError."""
+    def _status(self, pod: pods.Pod, status: pods.Status) -> PodStatus:
+        meta, spec = pod.metadata, pod.spec
+        stage: Stage = "ended" if pod.is_terminal else "assigned" if spec.nodeName else "pending"
+        return PodStatus(
+            stage=stage,
+            version=meta.resourceVersion,
+            # Pods of one ReplicaSet start in the same seconds.
+            started=sys.intern(status.startTime or meta.creationTimestamp or ""),
+            nominated=status.nominatedNodeName,
+            nominated_by_us=_is_nominated_by_us(meta.annotations, status),
+            waits=stage == "pending" and _was_refused(status),
+            tried=stage == "pending" and spec.schedulerName != PLACEHOLDER_SCHEDULER and _was_tried(status),
+            # The kubelet sets status.startTime with the first status (status_manager.go, updateStatusInternal).
+            acknowledged=bool(status.startTime) or status.phase == "Running",
+            runs=status.phase == "Running",
+            leaving=meta.deletionTimestamp is not None,
+            refusal=status.reason if stage == "ended" and status.reason in KUBELET_REFUSALS else "",
+            exporter_ready=pod.is_ready if self._is_exporter(meta) else None,
+        )
+
+    def _demands(self, meta: pods.Metadata, needs: pods.Needs) -> Demands:
+        demands = demands_of(meta, needs)
+        if not demands.numa_affinity:
+            return demands
+        # Long texts of many pods would fill the memory; pods of a ReplicaSet have equal terms.
+        terms = demands.numa_affinity
+        return msgspec.structs.replace(demands, numa_affinity=self._numa_affinity.once(terms, lambda: terms))
+
+    def requests(self, pod: pods.Pod) -> PodRequests:
+        """Returns what the pod requests, shared with pods of equal requests. Raises ParseError."""
         text = _digest(_encode(_needs_fields(pod)))
         reference = self._by_text.get(text)
         requests = None if reference is None else reference()
         if requests is None:
             requests = self._requests_of(pod)
             self._by_text.put(text, ref(requests))
-        return requests, requests.shape
+        return requests
 
     def _requests_of(self, pod: pods.Pod) -> PodRequests:
         needs, ungated = pods.needs(pod), None
@@ -288,37 +321,25 @@ class Records:
             requests = self._requests[key] = PodRequests(needs, ungated, shape)
         return requests
 
-    def _shared_terms(self, terms: tuple[PodTerm, ...]) -> tuple[PodTerm, ...]:
-        return self._numa_affinity.once(terms, lambda: terms) if terms else ()
-
     def _shared_labels(self, labels: dict[str, str] | None) -> dict[str, str]:
         if not labels or len(labels) > _MOST_LABELS:
             return labels or {}
         return self._labels.once(_encode(labels), lambda: labels)
 
 
-class Annotated(NamedTuple):
-    """What the annotations of a pod demand of its node."""
-
-    demand: policy_annotations.Demand = policy_annotations.NOTHING
-    affinity_terms: tuple[AffinityTerm, ...] = ()
-    numa_node: int | None = None
-    numa_affinity: tuple[PodTerm, ...] = ()
-    claim_alignment: claim_annotation.Alignment | Literal[""] = ""
-
-
-def annotated(metadata: pods.Metadata, needs: pods.Needs) -> Annotated:
+def demands_of(metadata: pods.Metadata, needs: pods.Needs) -> Demands:
     """Returns what the annotations demand. Raises ParseError: a record ignores annotations that cannot be read, so a
     caller that decides about a pod calls this function first."""
     annotations = metadata.annotations
     if not annotations:
-        return _NO_ANNOTATIONS
-    demand, terms = policy_annotations.demand(annotations), device_affinity.terms_of(annotations, needs)
-    numa_node, numa_affinity = required_numa_node(annotations), pod_terms(annotations, metadata)
-    return Annotated(demand, terms, numa_node, numa_affinity, claim_annotation.alignment_of(annotations))
-
-
-_NO_ANNOTATIONS: Final = Annotated()
+        return NO_DEMANDS
+    return Demands(
+        policy_annotations.demand(annotations),
+        device_affinity.terms_of(annotations, needs),
+        required_numa_node(annotations),
+        pod_terms(annotations, metadata),
+        claim_annotation.alignment_of(annotations),
+    )
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode

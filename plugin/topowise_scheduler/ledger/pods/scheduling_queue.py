@@ -46,14 +46,14 @@ class SchedulingQueue:
         """Queues, updates or removes a pod, as its last event shows it."""
         queued = self._queued.get(record.uid)
         # kube-scheduler tries such a pod not for the first time, or the pod has a nomination already.
-        if record.constraints is None or record.tried or record.leaving or record.nominated:
-            self.drop(record.uid, is_taken=not record.nominated)
+        if record.constraints is None or record.status.tried or record.status.leaving or record.status.nominated:
+            self.drop(record.uid, is_taken=not record.status.nominated)
         elif queued is not None:
             self._queued[record.uid] = queued._replace(record=record)
         else:
             self._number += 1
             self._queued[record.uid] = _Queued(record, self._clock(), self._number)
-            heappush(self._heap, (-record.priority, record.started, self._number, record.uid))
+            heappush(self._heap, (-record.priority, record.status.started, self._number, record.uid))
             self._compact()
 
     def drop(self, uid: str, *, is_taken: bool = True) -> None:

@@ -70,7 +70,7 @@ class Cluster:
         self.names = [name for name in names if view.precision(name)]
         self.question: Question = answers.question(target, self.names, is_simulation=True)
         if self.question.record.is_too_large:
-            raise ParseError("pod", target.metadata.name, self.question.record.problem)
+            raise ParseError("pod", target.metadata.name, str(self.question.record.problem))
         self.target = target
         record = msgspec.structs.replace(self.question.record, priority=_LOWEST_PRIORITY)
         self._lowest_priority = msgspec.structs.replace(self.question, record=record)
@@ -88,7 +88,7 @@ class Cluster:
         """Returns the candidate nodes for pods like this pod."""
         # Volume names differ from pod to pod. Volumes that matter exclude a pod from being moved.
         spec = msgspec.structs.replace(pod.spec, volumes=None)
-        key = _encode((spec, str(record.annotated)))
+        key = _encode((spec, str(record.demands)))
         candidates = self._candidates.get(key)
         if candidates is None:
             candidates = self._candidates[key] = self._find_candidates(pod)

@@ -38,7 +38,7 @@ class _Node:
         self.bound = Bound(state, scene.cluster.question.record.view(state), here)
         # The lowest priority first, and of equal priority the pod that started last.
         relevant = sorted(
-            (here[uid] for uid in self.bound.relevant), key=lambda mover: mover.record.started, reverse=True
+            (here[uid] for uid in self.bound.relevant), key=lambda mover: mover.record.status.started, reverse=True
         )
         self.movers = sorted(relevant, key=lambda mover: mover.record.priority)
         self.least = self.bound.least()
@@ -130,7 +130,7 @@ class Search:
             pod = scene.cluster.question.record.view(node.states[0])
             by_uid = {mover.uid: mover for mover in node.movers if self._has_candidate(scene, mover, node.name)}
             # Equal priorities, so that the fewest pods are the least harm.
-            running = [Running(uid, _EQUAL_PRIORITY, mover.record.started) for uid, mover in by_uid.items()]
+            running = [Running(uid, _EQUAL_PRIORITY, mover.record.status.started) for uid, mover in by_uid.items()]
             choice = preemption.choose(node.states[0], pod, 0, running, (), {})
             if choice is None or not 0 < len(choice.victims) <= most:
                 continue

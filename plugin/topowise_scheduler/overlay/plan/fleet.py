@@ -151,7 +151,7 @@ class Fleet:
     def why(self, kind: Kind) -> dict[str, int]:
         """Returns the reasons against the pod, with the number of their nodes."""
         if kind.needs is None or kind.record.is_too_large:
-            return {kind.record.problem: len(self.names)}
+            return {str(kind.record.problem): len(self.names)}
         verdicts = self.ledger.answers.verdicts(self._question(kind, self._all))
         reasons: dict[str, int] = {}
         for at, node in enumerate(self.nodes):

@@ -8,12 +8,13 @@ search.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.ledger.budgets import Budgets
+from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.preemption.roster import Choice, Roster, Running
 from topowise_scheduler.overlay.preemption.search import Search
 from topowise_scheduler.overlay.preemption.trials import Accepts, Trials
@@ -21,29 +22,12 @@ from topowise_scheduler.overlay.preemption.trials import Accepts, Trials
 MAX_TRIALS: Final = 256
 
 
-class Pod(Protocol):
-    """A pod that may be evicted."""
-
-    @property
-    def uid(self) -> str: ...
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def labels(self) -> Mapping[str, str]: ...
-    @property
-    def priority(self) -> int: ...
-    @property
-    def started(self) -> str: ...
-
-
 def choose_for_all(
     state: Kubelet,
     others: Iterable[Kubelet],
     view: Callable[[Kubelet], PodView],
     priority: int,
-    pods: Iterable[Pod],
+    pods: Iterable[PodRecord],
     proposed: Collection[str],
     budgets: Budgets,
     accepts: Accepts | None = None,
@@ -54,7 +38,7 @@ def choose_for_all(
     changes the states `others`.
     """
     running = [
-        Running(pod.uid, pod.priority, pod.started, budgets.matching(pod.name, pod.namespace, pod.labels))
+        Running(pod.uid, pod.priority, pod.status.started, budgets.matching(pod.name, pod.namespace, pod.labels))
         for pod in pods
     ]
     allowed = {key: budgets.allowed(key) for pod in running for key in pod.budgets}

@@ -146,7 +146,7 @@ def placed(
 ) -> tuple[Kubelet, ...] | str:
     """Returns the states of a node of the group, in these states before, with the pod; or why it refuses the pod."""
     if record.needs is None:
-        return record.problem or "the requests of the pod cannot be read"
+        return str(record.problem)
     spec = kube_scheduler.Spec() if record.constraints is None else record.constraints.spec
     by_scheduler = kube_scheduler.refusal(profile.node, spec, record.needs, used)
     if by_scheduler is not None:
@@ -164,12 +164,16 @@ def policy_refusal(profile: Profile, record: PodRecord) -> str:
     """Returns why the Topology Manager policy of the group is not what the annotations of a pod ask for, "" if it
     is."""
     policies = {POLICIES.index(kubelet.settings.topology.policy) for kubelet in profile.kubelets}
-    return next((text for accepted, text in record.demand.rules() if not policies.issubset(accepted)), "")
+    return next((text for accepted, text in record.demands.policy.rules() if not policies.issubset(accepted)), "")
 
 
 def steered(record: PodRecord) -> PodRecord:
     """Returns the pod with the NUMA node that it requires, if it requires one, as that of its marker devices."""
-    return record if record.numa_node is None else msgspec.structs.replace(record, steered=record.numa_node)
+    return (
+        record
+        if record.demands.numa_node is None
+        else msgspec.structs.replace(record, steered=record.demands.numa_node)
+    )
 
 
 def _is_temporary(taint: Taint) -> bool:

@@ -67,5 +67,7 @@ class PrefetchedScores:
     def take(self, uid: str, version: str) -> Prefetched | None:
         """The scores of the pod in this resourceVersion, which are removed; None if they are missing or too old."""
         valid_until, scores = self._by_uid.pop(uid, (0.0, None))
-        is_valid = scores is not None and scores.question.record.version == version and self._clock() <= valid_until
+        is_valid = (
+            scores is not None and scores.question.record.status.version == version and self._clock() <= valid_until
+        )
         return scores if is_valid else None

@@ -82,7 +82,7 @@ class Allocations:
 
     def are_near(self, record: PodRecord, node: str, evicted: Collection[str] = ()) -> bool:
         """Returns whether the devices that are free then would be as near each other as the pod requires."""
-        if not record.affinity_terms:
+        if not record.demands.affinity_terms:
             return True
         return not self._ledger.gates.affinity.refusal(record, node, {*self.leaving(node), *evicted})
 

@@ -29,7 +29,7 @@ from topowise import pods
 from topowise.bounded import Bounded
 from topowise.errors import ParseError
 from topowise_scheduler.ledger.answers import Answers, Question
-from topowise_scheduler.ledger.pods.records import PodRecord, Records, annotated
+from topowise_scheduler.ledger.pods.records import PodRecord, Records, demands_of
 from topowise_scheduler.serve.extender.replies import (
     BadRequestError,
     NotReady,
@@ -76,7 +76,7 @@ class _Pods:
         record = self._records.record(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, nodeName="")))
         # A record ignores annotations that cannot be read; a scheduler that requests the pod gets the error.
         if record.needs is not None:
-            annotated(pod.metadata, record.needs)
+            demands_of(pod.metadata, record.needs)
         self._records_by_uid.put(task.UID, (raw, record))
         return record
 
@@ -176,7 +176,7 @@ class Verbs:
         except UNREADABLE as exc:
             raise BadRequestError(f"task.Pod is not a v1.Pod: {exc}") from exc
         if record.needs is None and not record.is_too_large:
-            raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
+            raise ParseError("pod", f"{record.namespace}/{record.name}", str(record.problem))
         return record
 
 

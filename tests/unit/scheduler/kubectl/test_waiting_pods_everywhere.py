@@ -435,7 +435,7 @@ def assert_shown_by_the_service(service: Service, record: PodRecord, seen: Waiti
     if record.needs is None:
         return
     api = Recorder()
-    service.ledger.put_pod(msgspec.structs.replace(record, waits=True))
+    service.ledger.put_pod(msgspec.structs.replace(record, status=msgspec.structs.replace(record.status, waits=True)))
     announcer = WaitingPods(api, service.ledger, service.view, service.clock)
     announcer.due()
     service.clock.now += 20

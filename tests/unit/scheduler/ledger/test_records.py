@@ -72,7 +72,7 @@ def test_a_pod_is_seen_as_its_kubelet_sees_it_and_looked_at_once_for_all_of_its_
     ],
 )
 def test_stage(records: Records, phase: str, node: str, stage: str) -> None:
-    assert records.decode(pod(nodeName=node, status={"phase": phase})).stage == stage
+    assert records.decode(pod(nodeName=node, status={"phase": phase})).status.stage == stage
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_stage(records: Records, phase: str, node: str, stage: str) -> None:
 )
 def test_a_kubelets_refusal_is_kept(records: Records, reason: str, is_recorded: bool) -> None:
     record = records.decode(pod(nodeName="n1", status={"phase": "Failed", "reason": reason}))
-    assert record.refusal == (reason if is_recorded else "")
+    assert record.status.refusal == (reason if is_recorded else "")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_kubelets_refusal_is_kept(records: Records, reason: str, is_recorded: 
 )
 def test_a_pod_that_waits_because_of_us_is_known_by_the_words(records: Records, message: str, waits: bool) -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    assert records.decode(pod(status={"phase": "Pending", "conditions": [condition]})).waits is waits
+    assert records.decode(pod(status={"phase": "Pending", "conditions": [condition]})).status.waits is waits
 
 
 def test_a_malformed_quantity_is_a_problem_of_that_pod_only(records: Records) -> None:

@@ -176,7 +176,7 @@ def test_a_waiting_pod_is_tried_again_when_a_pod_comes_beside_which_it_has_to_be
 def test_waiting_pods_that_require_other_numa_nodes_are_tried_apart() -> None:
     """Requests alone do not say which nodes take a pod."""
     service = Service()
-    demands = [service.put(document).annotated for document in (wanting("a", BESIDE), wanting("b", APART), marked("c"))]
+    demands = [service.put(document).demands for document in (wanting("a", BESIDE), wanting("b", APART), marked("c"))]
     assert len(set(demands)) == 3
 
 

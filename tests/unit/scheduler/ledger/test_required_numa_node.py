@@ -95,7 +95,7 @@ def test_the_verdict_follows_the_node() -> None:
 def test_an_unreadable_annotation_is_an_error_of_the_question() -> None:
     service = made()
     record = service.put(requiring("a", "first"))
-    assert "topowise.io/numa-node" in record.unreadable
+    assert "topowise.io/numa-node" in str(record.problem)
 
 
 def test_reports_with_amounts_only_are_enough() -> None:

@@ -110,7 +110,7 @@ def test_pods_that_wish_for_devices_near_each_other_are_left_to_kube_scheduler()
     gpus = {"cpu": "1", "memory": "1Gi", "example.com/gpu": "2"}
     container = {"name": "c", "resources": {"requests": gpus, "limits": gpus}}
     record = made.put("a", containers=[container], annotations={ANNOTATION: "example.com/gpu: pcie-root"})
-    assert record.affinity_terms
+    assert record.demands.affinity_terms
     assert not made.decisions._may_be_nominated(record)
 
 

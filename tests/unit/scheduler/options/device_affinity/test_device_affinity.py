@@ -141,7 +141,7 @@ def affinity(service: Service, name: str, annotations: Mapping[str, str] = PREFE
 def test_pods_without_the_annotation_are_answered_as_ever() -> None:
     running = service()
     record = running.records.decode(msgspec.json.encode(wanting("p", {"other": "x"})))
-    assert record.affinity_terms == ()
+    assert record.demands.affinity_terms == ()
     assert post(running, "filter", wanting("p", {"other": "x"}), *ALL)["NodeNames"] == list(ALL)
     assert not running.ledger.gates.affinity._judged._values
 
@@ -212,7 +212,7 @@ def test_an_invalid_annotation_is_a_clear_error(text: str) -> None:
     assert error.endswith("the pod is not placed until it is corrected")
     assert post(running, "prioritize", wanting("p", {ANNOTATION: text}), "n1") == []
     # A pod that runs already is evaluated by its actual devices.
-    assert running.put(wanting("there", {ANNOTATION: text}, node="n1")).affinity_terms == ()
+    assert running.put(wanting("there", {ANNOTATION: text}, node="n1")).demands.affinity_terms == ()
 
 
 def test_a_damaged_attribute_is_reported_and_costs_only_the_pci_paths() -> None:
