@@ -61,7 +61,7 @@ def product(manager: str) -> str:
     return name if manager in (UNKNOWN, FIELD_MANAGER) else f"{name} (field manager {manager})"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class StoredObject(msgspec.Struct, frozen=True):
     """The parts of the server's answer to a write or a read that are used."""
 
     class Metadata(msgspec.Struct, frozen=True):
@@ -138,13 +138,13 @@ class OtherWriters:
         if self._opposed:
             self._pause()
 
-    def answered(self, answer: Answer) -> None:
+    def answered(self, answer: StoredObject) -> None:
         """Notes the answer to our write, which has overwritten the fields of other writers."""
         if self._note(answer, own=True) or self._opposed:
             self._pause()
         self._opposed = False
 
-    def read(self, answer: Answer, *, differs: bool) -> None:
+    def read(self, answer: StoredObject, *, differs: bool) -> None:
         """Notes the object as read back. If it `differs` from what was written, the next write overwrites another
         writer."""
         is_foreign = self._note(answer, own=False)
@@ -157,7 +157,7 @@ class OtherWriters:
         """An answer did not decode: the next answer is compared with nothing."""
         self._uid = ""
 
-    def _note(self, answer: Answer, *, own: bool) -> bool:
+    def _note(self, answer: StoredObject, *, own: bool) -> bool:
         """Whether another writer has changed content since the last answer."""
         metadata, writes = answer.metadata, answer.writes()
         self.was_remade = bool(self._uid) and metadata.uid != self._uid
@@ -170,7 +170,7 @@ class OtherWriters:
         self._uid, self._generation, self._sent, self._writes = metadata.uid, metadata.generation, 0, writes
         return is_foreign
 
-    def _whose(self, answer: Answer, managers: frozenset[str]) -> Iterable[str]:
+    def _whose(self, answer: StoredObject, managers: frozenset[str]) -> Iterable[str]:
         return managers - {FIELD_MANAGER} or managers or self.names() or answer.traces() or {UNKNOWN}
 
     def _remember(self, names: Iterable[str]) -> None:

@@ -19,7 +19,7 @@ from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import APPLY_PATCH, Api, decoded
 from topowise.runtime import clock
-from topowise_exporter.publish.other_writers import FIELD_MANAGER, Answer, OtherWriters, product
+from topowise_exporter.publish.other_writers import FIELD_MANAGER, OtherWriters, StoredObject, product
 
 Object = TypeVar("Object")
 
@@ -158,9 +158,9 @@ class Writer(Generic[Object]):
         return problem or f"it was changed by {', '.join(map(product, sorted(self.foreign_writers)))}"
 
 
-def _answer(text: bytes) -> Answer | None:
+def _answer(text: bytes) -> StoredObject | None:
     try:
-        return msgspec.json.decode(text, type=Answer)
+        return msgspec.json.decode(text, type=StoredObject)
     except _UNUSABLE:
         return None
 

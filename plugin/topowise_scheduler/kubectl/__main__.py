@@ -14,7 +14,7 @@ from topowise.runtime import output
 from topowise_scheduler.kubectl import arguments
 
 if TYPE_CHECKING:
-    from topowise_scheduler.kubectl.console import Answer
+    from topowise_scheduler.kubectl.console import Output
 
 _TROUBLE = 2
 _DOCUMENTS = ("json", "yaml", "svg")
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     return answer.status
 
 
-def _answer(words: list[str]) -> Answer:
+def _answer(words: list[str]) -> Output:
     from topowise_scheduler.kubectl import console
 
     parser = arguments.parser(__version__)
@@ -57,7 +57,7 @@ def _answer(words: list[str]) -> Answer:
     # What programs read is UTF-8 whatever the terminal's encoding is, and no name is worth a crash.
     output.encode("utf-8" if getattr(options, "output", "") in _DOCUMENTS else "")
     command = importlib.import_module(f"topowise_scheduler.kubectl.{options.command}")
-    run: Callable[[argparse.Namespace, console.Console], Answer] = command.run
+    run: Callable[[argparse.Namespace, console.Console], Output] = command.run
     return run(options, console.of_this_process())
 
 

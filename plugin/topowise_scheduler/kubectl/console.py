@@ -34,7 +34,7 @@ class Console(NamedTuple):
         return Styled(text, code) if self.is_colour and code and text else text
 
 
-class Answer(NamedTuple):
+class Output(NamedTuple):
     """The text for stdout, the exit status, and lines for stderr."""
 
     body: output.Body

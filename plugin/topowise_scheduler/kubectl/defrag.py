@@ -15,7 +15,7 @@ from topowise_scheduler.explain import numa_placement
 from topowise_scheduler.explain.text import most_frequent_first, plural
 from topowise_scheduler.kubectl import cluster, json_output, zones
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.console import Console, Output
 from topowise_scheduler.kubectl.manifests import Workload, not_looked_at
 from topowise_scheduler.kubectl.table import columns
 from topowise_scheduler.overlay import defrag
@@ -28,7 +28,7 @@ _TAKEN_AND_FREE: Final = ("█", "░")
 _IN_ASCII: Final = ("#", ".")
 
 
-def run(options: argparse.Namespace, console: Console) -> Answer:
+def run(options: argparse.Namespace, console: Console) -> Output:
     """The command."""
     known, workloads, notes = cluster.open_with_manifests(options)
     if len(workloads) != 1:
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     status = 1 if plan.why else 0
     document = _document(workload, count, plan, not_movable)
     body = json_output.printed(options.output, document)
-    return Answer(_text(workload, count, plan, console) if body is None else body, status, notes)
+    return Output(_text(workload, count, plan, console) if body is None else body, status, notes)
 
 
 def _not(not_movable: Counter[str]) -> str:

@@ -14,7 +14,7 @@ from topowise_scheduler.explain.explanation import NodeExplanation, Step, nearne
 from topowise_scheduler.explain.text import plural, with_unit
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl import hints, json_output, manifests, names, objects, reasons, selection
-from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.console import Console, Output
 from topowise_scheduler.kubectl.durations import age
 from topowise_scheduler.kubectl.source import Kubectl
 from topowise_scheduler.kubectl.table import columns, paragraphs
@@ -54,7 +54,7 @@ class Explained(msgspec.Struct, frozen=True):
         return any(node.verdict == "fits" for node in self.nodes)
 
 
-def run(options: argparse.Namespace, console: Console) -> Answer:
+def run(options: argparse.Namespace, console: Console) -> Output:
     """The command."""
     if options.pod:
         is_pod = names.is_pod(options.pod)
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     )
     if body is None:
         body = paragraphs([_text(answer, console, options) for answer in answers])
-    return Answer(body, status, notes)
+    return Output(body, status, notes)
 
 
 def ordered(nodes: Sequence[NodeExplanation]) -> list[NodeExplanation]:
@@ -101,7 +101,7 @@ def _lacks(node: NodeExplanation) -> tuple[bool, float]:
     return min((nearness(step, at) for at in range(zones) if step is not None), default=(False, 0.0))
 
 
-def _list(options: argparse.Namespace, console: Console) -> Answer:
+def _list(options: argparse.Namespace, console: Console) -> Output:
     """The waiting pods, the oldest first, with cause and next step."""
     from topowise_scheduler.explain.waiting import waiting_pod
     from topowise_scheduler.kubectl import cluster
@@ -113,7 +113,7 @@ def _list(options: argparse.Namespace, console: Console) -> Answer:
         name = f"{metadata.namespace}/{metadata.name}" if options.all_namespaces else metadata.name
         rows.append([name, age(metadata.creationTimestamp or "", known.now), pod.cause, pod.next_step])
     table = columns(["POD", "AGE", "CAUSE", "NEXT STEP"], rows, width=console.width) if rows else []
-    return Answer(table, 0, [*notes, *manifests.not_looked_at(workloads)])
+    return Output(table, 0, [*notes, *manifests.not_looked_at(workloads)])
 
 
 def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:

@@ -15,12 +15,12 @@ from topowise_scheduler.explain.text import plural
 from topowise_scheduler.explain.waiting import waiting_pod
 from topowise_scheduler.kubectl import cluster, json_output, reasons, selection
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.console import Console, Output
 from topowise_scheduler.kubectl.manifests import Workload, not_looked_at
 from topowise_scheduler.kubectl.table import columns, paragraphs
 
 
-def run(options: argparse.Namespace, console: Console) -> Answer:
+def run(options: argparse.Namespace, console: Console) -> Output:
     """The command."""
     known, workloads, notes = cluster.open_with_manifests(options)
     notes += not_looked_at(workloads)
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         documents if len(documents) != 1 else documents[0],
         names=(room.node for document in documents for room in document["nodes"] if room.count),
     )
-    return Answer(paragraphs(texts) if body is None else body, status, notes)
+    return Output(paragraphs(texts) if body is None else body, status, notes)
 
 
 def _rooms(view: ClusterView, workload: Workload, nodes: Sequence[str]) -> Iterator[Room]:

@@ -16,7 +16,7 @@ from topowise.text import Line
 from topowise_scheduler.explain import picture
 from topowise_scheduler.explain.picture import Picture, captions
 from topowise_scheduler.kubectl import json_output, names, nodes, objects, pci_distances
-from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.console import Console, Output
 from topowise_scheduler.kubectl.durations import age
 from topowise_scheduler.kubectl.source import Kubectl, MissingError, decoded
 from topowise_scheduler.kubectl.table import columns, paragraphs
@@ -27,7 +27,7 @@ from topowise_scheduler.report.costs import distances
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 
-def run(options: argparse.Namespace, console: Console) -> Answer:
+def run(options: argparse.Namespace, console: Console) -> Output:
     """The command."""
     reported, pods_of_it = _find(options)
     report = read(reported.topology, size=reported.size)
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     document = json_output.machine(drawn, reported.changed)
     body = picture.svg(drawn) if options.output == "svg" else json_output.printed(options.output, document)
     if body is not None:
-        return Answer(body, notes=notes)
+        return Output(body, notes=notes)
     if options.output == "wide":
         distances_table, problems = _pci_distances(report, reported.topology)
         notes += problems
@@ -45,9 +45,9 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
             *([distances_table] if distances_table else []),
             _holdings(drawn),
         ]
-        return Answer(paragraphs(tables), notes=notes)
+        return Output(paragraphs(tables), notes=notes)
     lines = picture.lines(drawn, width=console.columns, ascii_only=console.is_ascii, colour=console.is_colour)
-    return Answer(lines, notes=notes)
+    return Output(lines, notes=notes)
 
 
 def _pci_distances(report: Report, topology: nrt.NodeResourceTopology) -> tuple[list[Line], tuple[str, ...]]:

@@ -12,7 +12,7 @@ from topowise import nrt
 from topowise.kube import paths
 from topowise.text import Line, Styled
 from topowise_scheduler.kubectl import fragmentation, json_output, objects, reasons, selection, zones
-from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.console import Console, Output
 from topowise_scheduler.kubectl.doctor import exporters, outdated
 from topowise_scheduler.kubectl.durations import age
 from topowise_scheduler.kubectl.fragmentation import Losses
@@ -34,7 +34,7 @@ _WIDE_HEADER: Final = ("NODE", "POLICY", "SCOPE", "PRECISION", "ZONE", "CPU FREE
 _SPARED: Final = ("PRECISION", "ZONES", "SCOPE", "CHANGED", "POLICY", "FRAG", "MEMORY FREE", "DEVICES FREE")
 
 
-def run(options: argparse.Namespace, console: Console) -> Answer:
+def run(options: argparse.Namespace, console: Console) -> Output:
     """The command."""
     there, denied = _read(options)
     losses = Losses(there.pods)
@@ -45,11 +45,11 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     if options.output not in ("table", "wide"):
         rows = _documents(known, losses, unconfirmed)
         names = [report.topology.metadata.name for report in reports]
-        return Answer(json_output.printed(options.output, rows, names=names) or "", notes=denied)
+        return Output(json_output.printed(options.output, rows, names=names) or "", notes=denied)
     if not reports:
-        return Answer("", notes=("No nodes match." if there.reports else NOTHING_FOUND,))
+        return Output("", notes=("No nodes match." if there.reports else NOTHING_FOUND,))
     lines, notes = _shown(reports, losses, unconfirmed, options, console)
-    return Answer(lines, notes=(*notes, *denied))
+    return Output(lines, notes=(*notes, *denied))
 
 
 def _read(options: argparse.Namespace) -> tuple[objects.Objects, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from topowise.text import Line, Styled
 from topowise_scheduler.explain.text import plural
 from topowise_scheduler.kubectl import cluster, json_output, objects
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.console import Console, Output
 from topowise_scheduler.kubectl.table import columns
 from topowise_scheduler.kubelet import version_of
 from topowise_scheduler.report import read
@@ -27,7 +27,7 @@ def change_of(options: argparse.Namespace) -> Change | None:
     return Change(version_of(options.kubelet_version) if options.kubelet_version else None, given)
 
 
-def run(options: argparse.Namespace, console: Console, change: Change) -> Answer:
+def run(options: argparse.Namespace, console: Console, change: Change) -> Output:
     """The command. Raises SourceError for pods: a restart admits the pods of the nodes."""
     if options.pod or options.file:
         named = f"pod {options.pod}" if options.pod else f"-f {options.file[0]}"
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace, console: Console, change: Change) -> Answer
     document = {"nodes": [{**msgspec.to_builtins(node), "outcome": node.outcome} for node in nodes]}
     body = json_output.printed(options.output, document)
     if body is not None:
-        return Answer(body, status, notes)
+        return Output(body, status, notes)
 
     def paint(column: int, cell: str) -> str | Styled:
         return console.paint(cell, colours.BAD) if cell in (REFUSES, STOPS) else cell
@@ -65,4 +65,4 @@ def run(options: argparse.Namespace, console: Console, change: Change) -> Answer
         if pods_of_node:
             lines += columns(["POD", "REASON", "MESSAGE"], pods_of_node, indent="  ", width=console.width)
         lines.append(f"  {node.mend}")
-    return Answer(lines, status, notes)
+    return Output(lines, status, notes)

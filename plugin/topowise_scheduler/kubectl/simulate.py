@@ -19,7 +19,7 @@ from topowise_scheduler.explain.text import first_of, plural, unschedulable
 from topowise_scheduler.explain.waiting import waiting_pod
 from topowise_scheduler.kubectl import cluster, json_output, reasons, restarts
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.console import Console, Output
 from topowise_scheduler.kubectl.explain import ordered
 from topowise_scheduler.kubectl.manifests import Workload, not_looked_at
 from topowise_scheduler.kubectl.table import columns
@@ -60,7 +60,7 @@ class SimulatedPod(msgspec.Struct, frozen=True):
         return document
 
 
-def run(options: argparse.Namespace, console: Console) -> Answer:
+def run(options: argparse.Namespace, console: Console) -> Output:
     """The command."""
     change = restarts.change_of(options)
     if change is not None:
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     }
     body = json_output.printed(options.output, document)
     if body is not None:
-        return Answer(body, status, notes)
+        return Output(body, status, notes)
     header, rows = _rows(placed, is_wide=options.output == "wide")
 
     def paint(column: int, cell: str) -> str | Styled:
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     for pod in refused:
         if pod.reasons:
             lines += ["", f"{pod.pod} fits nowhere then:", *_refused(pod, console), f"  Next step: {pod.next_step}"]
-    return Answer(lines, status, notes)
+    return Output(lines, status, notes)
 
 
 def _rows(placed: Sequence[SimulatedPod], *, is_wide: bool) -> tuple[list[str], list[list[str]]]:

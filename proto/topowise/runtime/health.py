@@ -18,7 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from topowise.runtime import clock, tls
 from topowise.runtime.config import Serving
 from topowise.runtime.listening import listen_by_peer
-from topowise.runtime.probe_server import LIMITS, Answer, Limits, ProbeServer
+from topowise.runtime.probe_server import LIMITS, Limits, ProbeServer, Response
 from topowise.text import escaped
 
 _RENDERED_FOR_S: Final = 1.0
@@ -97,15 +97,15 @@ class Exposition:
         return self._text
 
 
-def pages(health: Health, exposition: Exposition) -> dict[str, Callable[[], Answer]]:
+def pages(health: Health, exposition: Exposition) -> dict[str, Callable[[], Response]]:
     """Returns the served pages by path."""
 
-    def probe(checks: dict[str, Check]) -> Answer:
+    def probe(checks: dict[str, Check]) -> Response:
         status, text = health.report(checks)
-        return Answer(status, text.encode())
+        return Response(status, text.encode())
 
-    def metrics() -> Answer:
-        return Answer(200, exposition.text(), CONTENT_TYPE_LATEST.encode())
+    def metrics() -> Response:
+        return Response(200, exposition.text(), CONTENT_TYPE_LATEST.encode())
 
     live, ready = partial(probe, health.live), partial(probe, health.ready)
     return {"/livez": live, "/healthz": live, "/readyz": ready, "/metrics": metrics}

@@ -76,7 +76,7 @@ class Limits(NamedTuple):
 LIMITS: Final = Limits()
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """The answer of a page."""
 
     status: int
@@ -84,7 +84,7 @@ class Answer(NamedTuple):
     content_type: bytes = b"text/plain; charset=utf-8"
 
 
-Page = Callable[[], Answer]
+Page = Callable[[], Response]
 
 
 class _Peer:
@@ -288,11 +288,11 @@ class ProbeServer:
         method, target, version = (*head.partition(b"\r\n")[0].split(b" "), b"", b"", b"")[:3]
         page = self._pages.get(target.partition(b"?")[0])
         if not version.startswith(b"HTTP/1."):
-            answer = Answer(400, b"expected a request of HTTP/1.1\n")
+            answer = Response(400, b"expected a request of HTTP/1.1\n")
         elif method not in (b"GET", b"HEAD"):
-            answer = Answer(405, b"expected GET\n")
+            answer = Response(405, b"expected GET\n")
         elif page is None:
-            answer = Answer(404, b"no such page, expected one of %s\n" % b", ".join(self._pages))
+            answer = Response(404, b"no such page, expected one of %s\n" % b", ".join(self._pages))
         else:
             answer = _answer_of(page)
         reason = _REASONS.get(answer.status, b"Service Unavailable")
@@ -330,9 +330,9 @@ class ProbeServer:
             self._logged_at = now
 
 
-def _answer_of(page: Page) -> Answer:
+def _answer_of(page: Page) -> Response:
     try:
         return page()
     except Exception:
         log.exception("A page of the port of metrics and probes cannot be made, which is a defect")
-        return Answer(500, b"this page has a defect, the log says more\n")
+        return Response(500, b"this page has a defect, the log says more\n")

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter
 from topowise.errors import SourceError
 from topowise.runtime import health, listening, probe_server
 from topowise.runtime.cpu_allowance import Allowance, Paced
-from topowise.runtime.probe_server import LIMITS, Answer, Limits, ProbeServer
+from topowise.runtime.probe_server import LIMITS, Limits, ProbeServer, Response
 
 GENEROUS = LIMITS._replace(share=1.0, burst_s=60.0, per_second=1e6, at_once=1e6)
 STORM, KUBELET, PROMETHEUS = "127.0.0.2", "127.0.0.3", "127.0.0.4"
@@ -22,15 +22,15 @@ STORM, KUBELET, PROMETHEUS = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 MULTIPLIER = 0x9E3779B1
 
 
-def pages(counts: dict[str, int]) -> dict[str, Callable[[], Answer]]:
-    def page(name: str) -> Callable[[], Answer]:
-        def answer() -> Answer:
+def pages(counts: dict[str, int]) -> dict[str, Callable[[], Response]]:
+    def page(name: str) -> Callable[[], Response]:
+        def answer() -> Response:
             counts[name] = counts.get(name, 0) + 1
-            return Answer(200, name.encode())
+            return Response(200, name.encode())
 
         return answer
 
-    def broken() -> Answer:
+    def broken() -> Response:
         raise OSError("no such file")
 
     return {"/livez": page("livez"), "/metrics": page("metrics"), "/broken": broken}
@@ -126,7 +126,7 @@ async def test_a_head_in_parts_is_waited_for() -> None:
 
 async def test_a_large_answer_waits_for_its_reader() -> None:
     body = bytes(range(256)) * (1 << 15)
-    server = ProbeServer({"/large": lambda: Answer(200, body)}, GENEROUS)
+    server = ProbeServer({"/large": lambda: Response(200, body)}, GENEROUS)
     with listeners() as (sockets, port):
         task = asyncio.create_task(server.run(sockets))
         reader, writer = await connect(port, PROMETHEUS)

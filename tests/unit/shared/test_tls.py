@@ -19,7 +19,7 @@ from pki import Authority
 from topowise.errors import SourceError
 from topowise.runtime import health
 from topowise.runtime.config import Serving, ServingTls
-from topowise.runtime.probe_server import LIMITS, Answer, ProbeServer
+from topowise.runtime.probe_server import LIMITS, ProbeServer, Response
 from topowise.runtime.tls import Certificate
 
 
@@ -237,7 +237,7 @@ async def test_clients_that_end_no_handshake_keep_no_scraper_out(files: Files, a
     body = b"x" * (16 << 20)
     limits = LIMITS._replace(share=1.0, burst_s=60.0, connections=4, of_one_peer=4)
     certificate = Certificate(files.settings)
-    server = ProbeServer({"/metrics": lambda: Answer(200, body)}, limits, lambda: certificate.context.current)
+    server = ProbeServer({"/metrics": lambda: Response(200, body)}, limits, lambda: certificate.context.current)
     (listening,) = sockets = [socket.create_server(("127.0.0.1", 0))]
     port = listening.getsockname()[1]
     task = asyncio.create_task(server.run(sockets))

@@ -16,7 +16,7 @@ from topowise.text import Line, escaped
 from topowise_scheduler.explain.text import plural
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl import json_output, objects
-from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.console import Console, Output
 from topowise_scheduler.kubectl.doctor import (
     claims,
     definition,
@@ -42,7 +42,7 @@ _LABEL: Final = 9
 Read = Sequence[tuple[Reported, Report]]
 
 
-def run(options: argparse.Namespace, console: Console) -> Answer:
+def run(options: argparse.Namespace, console: Console) -> Output:
     """The command."""
     findings_: list[Finding] = []
     # An unreadable file is an error before the cluster is read.
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     body = json_output.printed(options.output, findings)
     if body is None:
         body = _text(merged, there, console, looked_at_scheduler=bool(options.scheduler_config))
-    return Answer(body, status)
+    return Output(body, status)
 
 
 def _saved(there: Objects) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from topowise.errors import SourceError, TopowiseError
 from topowise.runtime.progress import Progress
 from topowise_scheduler import report
 from topowise_scheduler.kubectl import cluster, inputs, json_output, manifests, objects, reasons, selection
-from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.console import Console, Output
 from topowise_scheduler.kubectl.plan import changes, document, page, table, traces
 from topowise_scheduler.kubectl.plan.planned import Planned
 from topowise_scheduler.kubelet import version_of
@@ -29,7 +29,7 @@ _CELLS: Final = 20
 _MOST_NODES: Final = 5000
 
 
-def run(options: argparse.Namespace, console: Console) -> Answer:
+def run(options: argparse.Namespace, console: Console) -> Output:
     """The command."""
     inventory, workloads, trace, notes = _read(options)
     alternatives = [
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         notes.append("warning: the plan was stopped, so the numbers are incomplete")
     status = 130 if incomplete else _status(planned)
     body = page.text(planned) if options.output == "html" else json_output.printed(options.output, document.of(planned))
-    return Answer(table.lines(planned, console) if body is None else body, status, notes)
+    return Output(table.lines(planned, console) if body is None else body, status, notes)
 
 
 def _status(planned: Planned) -> int:

@@ -44,7 +44,7 @@ _MOST_DIGITS: Final = 3
 Rows = NDArray[np.int32]
 
 
-class Answered(NamedTuple):
+class FilterResult(NamedTuple):
     """An ExtenderFilterResult, its NodeNames, and the bytes that both add to the names of the question."""
 
     body: bytes
@@ -61,7 +61,7 @@ class Names:
         self._text = text
         self._rows = engine.rows(names) if rows is None else rows
         self._known_at = engine.membership
-        self._answers: Bounded[bytes, Answered] = Bounded(_MAX_ANSWER_BYTES, lambda _, answered: answered.size)
+        self._answers: Bounded[bytes, FilterResult] = Bounded(_MAX_ANSWER_BYTES, lambda _, answered: answered.size)
         self._scores: _Scores | None = None
 
     @property
@@ -91,12 +91,12 @@ class Names:
             return 0
         return at - len(_BEFORE)
 
-    def answer(self, verdicts: Verdicts) -> Answered:
+    def answer(self, verdicts: Verdicts) -> FilterResult:
         """The answer to filter."""
         key = verdicts.outcomes.tobytes() + verdicts.words.tobytes()
         return self._answers.once(key, lambda: self._encode(verdicts, self._fitting(verdicts)))
 
-    def shortened(self, verdicts: Verdicts, at: NDArray[np.intp], reason: str) -> Answered:
+    def shortened(self, verdicts: Verdicts, at: NDArray[np.intp], reason: str) -> FilterResult:
         """The answer to filter with only these nodes as fitting. Other nodes that fit are refused for `reason`; without
         a reason they are left out."""
         left_out = verdicts.outcomes == Outcome.FITS
@@ -113,7 +113,7 @@ class Names:
             self._scores = _Scores(text)
         return self._scores.filled(scores)
 
-    def _encode(self, verdicts: Verdicts, fitting: Names, left_out: Sequence[bytes] = ()) -> Answered:
+    def _encode(self, verdicts: Verdicts, fitting: Names, left_out: Sequence[bytes] = ()) -> FilterResult:
         body = _ANSWER % (
             fitting.text,
             b",".join(self._failed(verdicts, Outcome.UNSCHEDULABLE)),
@@ -121,7 +121,7 @@ class Names:
         )
         # The key has three bytes for each name.
         size = 3 * len(self.names) + len(body) + (0 if fitting is self else fitting.size)
-        return Answered(body, fitting, size)
+        return FilterResult(body, fitting, size)
 
     def _fitting(self, verdicts: Verdicts) -> Names:
         fits = verdicts.outcomes == Outcome.FITS

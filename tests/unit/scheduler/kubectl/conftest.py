@@ -16,7 +16,7 @@ import pytest
 from sandbox.exported import exported
 from topowise import nrt, pods
 from topowise_scheduler.kubectl import arguments
-from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.console import Console, Output
 from topowise_scheduler.kubelet import (
     Core,
     Device,
@@ -234,7 +234,7 @@ def ask_with(*words: str, width: int | None = None, **console: Any) -> Shown:
     """The answer of a command; `width` None is a pipe."""
     options = arguments.parser("0").parse_args(list(words))
     command = importlib.import_module(f"topowise_scheduler.kubectl.{options.command}")
-    answer: Answer = command.run(options, Console(width, width or 100, now=NOW, **console))
+    answer: Output = command.run(options, Console(width, width or 100, now=NOW, **console))
     return Shown(answer.text, answer.status, answer.notes)
 
 

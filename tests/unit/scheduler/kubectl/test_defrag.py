@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from topowise.errors import SourceError
-from topowise_scheduler.kubectl.console import Answer
+from topowise_scheduler.kubectl.console import Output
 
 from .conftest import TWO, Ask, Json, Save, configuration, node, pod, report
 
-Try = Callable[..., Answer]
+Try = Callable[..., Output]
 
 
 def owned(document: Json, kind: str = "ReplicaSet") -> Json:
@@ -39,7 +39,7 @@ LARGE = pod("db/large", "b", cpu="30", memory="4Gi", started=3000)
 def ask_for(ask: Ask, saved: Save) -> Try:
     """The answer for a pod of `cpu` CPUs on the two nodes, with `moved` instead of MOVED."""
 
-    def answer(*words: str, cpu: str = "24", moved: Json = MOVED, extra: tuple[Json, ...] = ()) -> Answer:
+    def answer(*words: str, cpu: str = "24", moved: Json = MOVED, extra: tuple[Json, ...] = ()) -> Output:
         objects = (
             report("a", TWO, configuration(TWO), (moved, STAYS)),
             report("b", TWO, configuration(TWO), (SMALL, LARGE)),

@@ -11,7 +11,7 @@ import pytest
 
 from topowise.errors import SourceError
 from topowise_scheduler.kubectl import arguments, selection
-from topowise_scheduler.kubectl.console import Answer
+from topowise_scheduler.kubectl.console import Output
 
 from .conftest import Ask, Save, pod
 
@@ -53,7 +53,7 @@ def test_every_order_of_the_command_line_is_known(ask: Ask, saved: Save) -> None
 def test_nodes_are_picked_by_name_and_by_label(ask: Ask, saved: Save) -> None:
     assert ask("nodes", "node/metal-b", "edge-1", "-f", saved(), "-o", "name").text == "node/edge-1\nnode/metal-b\n"
     assert ask("nodes", "-l", "pool=metal", "-f", saved(), "-o", "name").text == "node/metal-a\nnode/metal-b\n"
-    assert ask("nodes", "-l", "pool=none", "-f", saved()) == Answer("", notes=("No nodes match.",))
+    assert ask("nodes", "-l", "pool=none", "-f", saved()) == Output("", notes=("No nodes match.",))
     assert "NODE" not in ask("nodes", "--no-headers", "-f", saved(), "-o", "wide").text
 
 
