@@ -17,25 +17,27 @@ PREFIX: Final = "NUMA: "
 class Refusal(IntEnum):
     """A reason to refuse a node, as a number above 0: arrays have 0 for a node that is not refused."""
 
+    # Of the kubelet, by its reason.
     NOT_NOW = auto()
-    NEVER = auto()
     NOT_ALLOCATABLE = auto()
-    NEVER_ALLOCATABLE = auto()
     NOT_WHOLE_CORES = auto()
     NO_SHARED_POOL = auto()
     WOULD_HANG = auto()
     WOULD_PANIC = auto()
-    TOO_SLOW = auto()
     SIDECARS = auto()
     LACKS_GATE = auto()
     OUT_OF = auto()
+    NEVER = auto()
+    NEVER_ALLOCATABLE = auto()
     NEVER_ENOUGH = auto()
+    # Of the gates.
+    UNCERTAIN = auto()
+    TOO_SLOW = auto()
     QUARANTINED = auto()
     UNCONFIRMED = auto()
     NEW_NODE = auto()
     RESERVED_ELSEWHERE = auto()
     EXPORTER_DOWN = auto()
-    UNCERTAIN = auto()
     WEAKER_POLICY = auto()
     OTHER_POLICY = auto()
     NOT_NEAR = auto()

@@ -70,7 +70,7 @@ class Life:
             self.made.ledger.remember(record)
             assert record.needs is not None
             node = record.nominated or self.random.choice(NODES)
-            if self.made.ledger.reservations.assume(record, record.needs, node) == "":
+            if self.made.ledger.reservations.assume(record, record.needs, node) is None:
                 self.made.bind(name, node)
 
     def clear(self) -> None:
