@@ -22,7 +22,7 @@ from topowise.runtime import clock
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
 from topowise_exporter import exclusions
-from topowise_exporter.conditions import Conditions
+from topowise_exporter.conditions import Condition, Conditions
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.allocations import PodAllocation
 from topowise_exporter.metrics import Metrics
@@ -30,8 +30,6 @@ from topowise_exporter.publish import placement_annotation
 from topowise_exporter.publish.topology import Observation
 
 log = logging.getLogger(__name__)
-
-_NO_PLACEMENT = "Cannot annotate pods with their placement, trying again; the node's own object is not affected"
 
 PER_SECOND: Final = 5.0
 """Patches a second and node, at most."""
@@ -122,12 +120,12 @@ class Annotator:
                 self._news.clear()
                 await self._write_all()
             except ApiError as exc:
-                self._conditions.set(_NO_PLACEMENT, str(exc))
+                self._conditions.set(Condition.NO_PLACEMENT, str(exc))
                 self._metrics.writes.labels(_KIND, "failed").inc()
                 self._news.set()
                 await asyncio.sleep(self._backoff.next_delay(at_least=exc.retry_after))
             else:
-                self._conditions.clear(_NO_PLACEMENT)
+                self._conditions.clear(Condition.NO_PLACEMENT)
                 self._backoff.reset()
 
     def _next_resync(self) -> float:

@@ -25,7 +25,7 @@ from topowise.runtime.log import kv
 from topowise.runtime.token_bucket import TokenBucket
 from topowise_exporter import triggers
 from topowise_exporter.annotator import Annotator
-from topowise_exporter.conditions import Conditions
+from topowise_exporter.conditions import Condition, Conditions
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.display import Display
 from topowise_exporter.dra.watch import ResourceSlices
@@ -42,9 +42,6 @@ from topowise_exporter.publisher import Outcome, Publisher, Standing
 from topowise_exporter.triggers import FileWatch, Trigger, Uevents
 
 log = logging.getLogger(__name__)
-
-_NO_KUBELET = "Cannot read the node, publishing nothing until it can be read"
-_NO_WRITE = "Cannot publish, trying again"
 
 # The longest wait for the end of an admission before a sync; the kubelet's last write ends it.
 _ADMISSION_S = 0.3
@@ -158,7 +155,8 @@ class Exporter:
         age, limit = clock.monotonic() - self._synced_at, 3 * self._settings.interval + 30
         if age > limit:
             return f"the node was last seen {age:.0f}s ago, at most {limit:.0f}s expected"
-        return next((about for about in (_NO_KUBELET, _NO_WRITE) if about in self._conditions), None)
+        missing = (Condition.NO_KUBELET, Condition.NO_WRITE)
+        return next((condition.value for condition in missing if condition in self._conditions), None)
 
     async def run(self) -> None:
         """Syncs until cancelled."""
@@ -185,13 +183,13 @@ class Exporter:
                 reading = await self._observer.observe(self._standing.kubelet_version)
         except SourceError as exc:
             self._metrics.source_errors.labels(self._kind_of(exc.source)).inc()
-            self._conditions.set(_NO_KUBELET, str(exc))
+            self._conditions.set(Condition.NO_KUBELET, str(exc))
             # A kubelet that restarts creates its socket again, which is an event.
             return Pause(self._source_backoff.next_delay(), ends_with_event=True)
         except ApiError as exc:
             return self._failed(exc)
         self._source_backoff.reset()
-        self._conditions.clear(_NO_KUBELET)
+        self._conditions.clear(Condition.NO_KUBELET)
         self._synced_at = clock.monotonic()
         self._display.show_reading(reading)
         if self._annotator is not None and not reading.doubts:
@@ -199,7 +197,7 @@ class Exporter:
         error = await self._check_drift() or await self._publish(reading)
         if error is not None:
             return self._failed(error)
-        self._conditions.clear(_NO_WRITE)
+        self._conditions.clear(Condition.NO_WRITE)
         self._backoff.reset()
         return Pause(self._until_next(reading), ends_with_event=True)
 
@@ -236,7 +234,7 @@ class Exporter:
         return outcome.error
 
     def _failed(self, exc: ApiError) -> Pause:
-        self._conditions.set(_NO_WRITE, str(exc))
+        self._conditions.set(Condition.NO_WRITE, str(exc))
         return Pause(self._backoff.next_delay(at_least=exc.retry_after), ends_with_event=False)
 
     def _until_next(self, reading: Reading) -> float:

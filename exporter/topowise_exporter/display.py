@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 from topowise import nrt
 from topowise.attributes import confirmation
 from topowise.runtime.log import V2, kv
-from topowise_exporter import publisher
-from topowise_exporter.conditions import Conditions
+from topowise_exporter.conditions import OF_SOURCES, Condition, Conditions
 from topowise_exporter.metrics import Metrics, replace
 from topowise_exporter.observe import Reading
-from topowise_exporter.publisher import Outcome
+from topowise_exporter.publisher import Outcome, Write
 
 log = logging.getLogger(__name__)
-
-_WILL_NOT_START: Final = "The kubelet would not start again, as a state file does not match machine and configuration"
-_NOT_TRUE_YET: Final = "The kubelet does not know yet what it has, the last true object stays"
-_NO_DEVICES_YET: Final = (
-    "Device plug-ins have not registered since the kubelet started, publishing all but their devices"
-)
-# Conditions of single sources begin with this, and are replaced together.
-_SOURCE: Final = "Source: "
 
 
 class Display:
@@ -39,15 +29,14 @@ class Display:
         source, refused = reading.configuration, reading.observation.refused_state_files
         problems = dict(reading.problems)
         if source.problems:
-            about = f"A source of the kubelet's configuration cannot be read, using {source.name or 'none'}"
-            problems[about] = "; ".join(source.problems)
-        self._conditions.replace(_SOURCE, problems)
+            problems[Condition.CONFIGURATION] = "; ".join((*source.problems, f"using {source.name or 'none'}"))
+        self._conditions.replace(OF_SOURCES, problems)
         self._metrics.last_sync.set_to_current_time()
         self._metrics.show_source(source.name)
         self._metrics.withheld.set(len(reading.withheld))
         self._metrics.admitting.set(len(reading.observation.allocations.admitting))
         replace(self._metrics.refused_files, {(name,): 1 for name in refused})
-        self._conditions.note(_WILL_NOT_START, tuple(f"{name}: {why}" for name, why in refused.items()))
+        self._conditions.note(Condition.WILL_NOT_START, tuple(f"{name}: {why}" for name, why in refused.items()))
         if reading.doubts != self._doubts:
             self._show_doubts(reading.doubts)
 
@@ -56,13 +45,13 @@ class Display:
         replace(self._metrics.unconfirmed, {(reason,): 1 for reason in reasons})
         texts = (", ".join(sorted(reasons)),) if reasons else ()
         is_of_devices = confirmation.of_devices_only(reasons)
-        self._conditions.note(_NOT_TRUE_YET, () if is_of_devices else texts)
-        self._conditions.note(_NO_DEVICES_YET, texts if is_of_devices else ())
+        self._conditions.note(Condition.NOT_TRUE_YET, () if is_of_devices else texts)
+        self._conditions.note(Condition.NO_DEVICES_YET, texts if is_of_devices else ())
 
     def show_outcome(self, outcome: Outcome) -> None:
         """What the publisher wrote, found and could not do."""
-        for about, problems in outcome.conditions.items():
-            self._conditions.note(about, problems)
+        for condition, problems in outcome.conditions.items():
+            self._conditions.note(condition, problems)
         if outcome.other_writers is not None:
             writers = {(kind, name): 1 for kind, names in outcome.other_writers.items() for name in names}
             replace(self._metrics.foreign, writers)
@@ -82,14 +71,14 @@ class Display:
         content = outcome.content
         if content is None:
             return
-        if outcome.conditions.get(publisher.ODD_NUMBERS):
+        if outcome.conditions.get(Condition.ODD_NUMBERS):
             self._metrics.clamped.inc()
         self._metrics.pods.set(content.pods)
         self._metrics.show_claims(content.claims)
         if any(write.kind == nrt.KIND and write.result == "written" for write in outcome.writes):
             self._metrics.show_accounts(content.accounts)
 
-    def _show_write(self, write: publisher.Write) -> None:
+    def _show_write(self, write: Write) -> None:
         self._metrics.writes.labels(write.kind, write.result).inc()
         if write.result != "written":
             return

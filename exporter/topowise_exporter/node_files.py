@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from topowise.checkpoints import CpuState, MemoryState
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
+from topowise_exporter.conditions import Condition
 from topowise_exporter.kubelet import device_checkpoint, state_files
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
 from topowise_exporter.kubelet.pods_in_admission import States
@@ -23,7 +24,7 @@ class AdmittedPods(NamedTuple):
 
     directories: frozenset[str] | None
     recorded: frozenset[str] = _NONE
-    problems: Mapping[str, str] = {}
+    problems: Mapping[Condition, str] = {}
 
     @property
     def proven(self) -> frozenset[str] | None:
@@ -41,7 +42,7 @@ class FilesReading(NamedTuple):
     has_cpu_manager: bool
     """False if the state file says that the manager is off."""
     has_memory_manager: bool
-    problems: Mapping[str, str]
+    problems: Mapping[Condition, str]
 
 
 class NodeFiles:
@@ -71,21 +72,20 @@ class NodeFiles:
         try:
             return AdmittedPods(directories, self._allocated.read() or _NONE)
         except SourceError as exc:
-            about = "Allocated pods state cannot be read, going by directories of pods"
-            return AdmittedPods(directories, problems={about: str(exc)})
+            return AdmittedPods(directories, problems={Condition.ALLOCATED_STATE: str(exc)})
 
     def read(self, kubelet: KubeletConfiguration) -> FilesReading:
         """The contents of each file. While a file cannot be read, its last contents: List and the directories show
         which pods have ended since."""
         cpu = memory = devices = None
-        problems: dict[str, str] = {}
+        problems: dict[Condition, str] = {}
         if self.is_mounted and kubelet.cpuManagerPolicy == "static":
-            cpu = _read(self._cpu, "CPU manager state", problems)
+            cpu = _read(self._cpu, Condition.CPU_STATE, problems)
         if self.is_mounted and kubelet.memoryManagerPolicy == "Static":
-            memory = _read(self._memory, "Memory manager state", problems)
+            memory = _read(self._memory, Condition.MEMORY_STATE, problems)
         # On a node without device plug-ins the file may be missing.
         if self.is_mounted and (self._devices.exists() or self._devices.state is not None):
-            devices = _read(self._devices, "Device manager checkpoint", problems)
+            devices = _read(self._devices, Condition.DEVICE_STATE, problems)
         has_cpu, has_memory = self._cpu.is_readable, self._memory.is_readable
         readable = States(
             cpu if has_cpu else None, memory if has_memory else None, devices if self._devices.is_readable else None
@@ -101,9 +101,9 @@ class NodeFiles:
         )
 
 
-def _read(file: StateFile[State], kind: str, problems: dict[str, str]) -> State | None:
+def _read(file: StateFile[State], condition: Condition, problems: dict[Condition, str]) -> State | None:
     try:
         return file.read()
     except SourceError as exc:
-        problems[f"{kind} cannot be read, going by what it had last, if anything, and by List"] = str(exc)
+        problems[condition] = str(exc)
         return file.state

@@ -15,6 +15,7 @@ import msgspec
 
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime import clock
+from topowise_exporter.conditions import Condition
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra import device_counts
 from topowise_exporter.dra.slices import Devices
@@ -40,8 +41,6 @@ from topowise_exporter.unlisted import Unlisted, UnlistedResources
 
 _NONE: Final[frozenset[str]] = frozenset()
 _NO_DEVICES: Final[Devices] = {}
-_ODD_MEMORY: Final = "The nodes' memory does not sum up to the machine's, publishing the nodes' own"
-_NO_CLAIMS: Final = "List does not name devices of resource claims, leaving them out"
 
 
 class ConfigurationSource(NamedTuple):
@@ -62,8 +61,8 @@ class Reading(msgspec.Struct, frozen=True):
     """Pods that are left out because the kubelet is admitting them."""
     due: float | None = None
     """Seconds until a next reading finds a change without any event."""
-    problems: Mapping[str, str] = {}
-    """Sentence about a source -> detail."""
+    problems: Mapping[Condition, str] = {}
+    """Conditions of sources, with the detail."""
     configuration: ConfigurationSource = ConfigurationSource()
 
 
@@ -96,7 +95,7 @@ class _Claims:
 
     def read(
         self, kubelet: KubeletConfiguration, version: str | None, pods: tuple[PodAllocation, ...]
-    ) -> tuple[Devices, Mapping[str, str]]:
+    ) -> tuple[Devices, Mapping[Condition, str]]:
         """The devices, and the problem for which they are left out."""
         devices = self._devices()
         # The feature gate may be set by a flag, which no configuration file shows. A claim in List proves the gate.
@@ -104,7 +103,7 @@ class _Claims:
         if not devices or self._is_listed or lists_claims(version, kubelet.featureGates or {}):
             return devices, {}
         problem = f"kubelet {version} without the feature gate KubeletPodResourcesDynamicResources"
-        return _NO_DEVICES, {_NO_CLAIMS: problem}
+        return _NO_DEVICES, {Condition.NO_CLAIMS: problem}
 
 
 class Observer:
@@ -186,7 +185,7 @@ class Observer:
             admission.due,
             {
                 **sources.admitted.problems,
-                **({_ODD_MEMORY: odd_memory} if odd_memory else {}),
+                **({Condition.ODD_MEMORY: odd_memory} if odd_memory else {}),
                 **files.problems,
                 **no_claims,
             },

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,7 @@ from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime import clock
 from topowise_exporter import zones
+from topowise_exporter.conditions import Condition
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra.device_counts import held_by_node
 from topowise_exporter.own_node import Owner, OwnNodeReader, RetryPace
@@ -26,13 +27,10 @@ from topowise_exporter.publish.other_writers import product
 from topowise_exporter.publish.topology import Observation
 from topowise_exporter.publish.writer import TooLargeError, Writer, WriteResult, is_newer, topology_writer
 
-NO_OWNER = "Cannot read the own Node, publishing with the owner that is known, if any"
-ODD_MACHINE = "Parts of /sys are missing or damaged"
-ODD_NUMBERS = "The kubelet's numbers do not add up"
-HIGH_NODES = "Leaving out NUMA nodes with ids beyond 63, at which kubelets that align panic and schedulers end"
-NO_NUMATOPOLOGY = "Cannot publish for Volcano, trying again"
-OTHER_WRITER = "Somebody else writes the same object, ours is written once a minute at most: switch one of the two off"
-LARGE = "The object is too large for the API server, leaving out what it can do without"
+_NOT_COMPARED: Final = {
+    nrt.KIND: Condition.TOPOLOGY_NOT_COMPARED,
+    numatopology.KIND: Condition.NUMATOPOLOGY_NOT_COMPARED,
+}
 
 
 class Write(NamedTuple):
@@ -72,8 +70,8 @@ class Outcome(msgspec.Struct):
     """What a call did."""
 
     standing: Standing = Standing()
-    conditions: dict[str, tuple[str, ...]] = {}
-    """Sentence -> problems, () if the problem is over; sentences that were not looked at are missing."""
+    conditions: dict[Condition, tuple[str, ...]] = {}
+    """Condition -> problems, () if the problem is over; conditions that were not looked at are missing."""
     writes: list[Write] = []
     drifts: list[Drift] = []
     content: Content | None = None
@@ -165,12 +163,15 @@ class Publisher:
         return Standing(self._has_published, is_current, self._own_node.kubelet_version)
 
     async def _publish(self, seen: Observation, doubts: frozenset[str], outcome: Outcome) -> bool:
-        outcome.conditions[ODD_MACHINE] = seen.machine.problems
+        outcome.conditions[Condition.ODD_MACHINE] = seen.machine.problems
         owner = await self._owner(outcome)
         if self._is_orphan(owner):
             return False
         built = topology.build(self._node_name, seen, self._settings.publish, self._settings.exclude, owner.reference)
-        outcome.conditions |= {ODD_NUMBERS: built.problems, HIGH_NODES: zones.high_nodes(seen.machine)}
+        outcome.conditions |= {
+            Condition.ODD_NUMBERS: built.problems,
+            Condition.HIGH_NODES: zones.high_nodes(seen.machine),
+        }
         pods = seen.allocations.pods
         outcome.content = Content(len(pods), held_by_node(seen.devices, seen.machine, pods), built.accounts)
         self._last_true = _LastTrue(built.topology, doubts)
@@ -205,16 +206,15 @@ class Publisher:
     async def _check_drift(self, outcome: Outcome) -> bool:
         self._own_node.expire(at_once=True)
         for kind, writer in self._writers():
-            about = f"Cannot compare the {kind} with what was written, trusting that nobody changed it"
             try:
                 drift = await writer.check()
             except ApiError as exc:
                 # Permission to read may be missing, and a failure of the second object must not delay the first.
                 if exc.status != 403 and writer is self._topology:
                     raise
-                outcome.conditions[about] = (str(exc),)
+                outcome.conditions[_NOT_COMPARED[kind]] = (str(exc),)
                 continue
-            outcome.conditions[about] = ()
+            outcome.conditions[_NOT_COMPARED[kind]] = ()
             if drift is not None:
                 outcome.drifts.append(Drift(kind, drift, bool(writer.foreign_writers)))
             self._note_writers(kind, writer, outcome)
@@ -222,7 +222,7 @@ class Publisher:
 
     def _note_writers(self, kind: str, writer: Writer[Any], outcome: Outcome) -> None:
         outcome.other_writers = self._other_writers = {**self._other_writers, kind: writer.foreign_writers}
-        outcome.conditions[OTHER_WRITER] = tuple(
+        outcome.conditions[Condition.OTHER_WRITER] = tuple(
             f"{' and '.join(product(manager) for manager in sorted(managers))} writes the {kind}"
             for kind, managers in self._other_writers.items()
             if managers
@@ -231,7 +231,7 @@ class Publisher:
     async def _owner(self, outcome: Outcome) -> Owner:
         owner = await self._own_node.owner()
         if owner.problem is not None:
-            outcome.conditions[NO_OWNER] = (owner.problem,) if owner.problem else ()
+            outcome.conditions[Condition.NO_OWNER] = (owner.problem,) if owner.problem else ()
         return owner
 
     def _is_orphan(self, owner: Owner) -> bool:
@@ -252,10 +252,10 @@ class Publisher:
             stamped = numatopology.stamped(target, int(self._clock()))
             result = await self._write(numatopology.KIND, writer, stamped, outcome)
         except ApiError as exc:
-            outcome.conditions[NO_NUMATOPOLOGY] = (str(exc),)
+            outcome.conditions[Condition.NO_NUMATOPOLOGY] = (str(exc),)
             self._numatopology_pace.fail(exc)
             return False
-        outcome.conditions[NO_NUMATOPOLOGY] = ()
+        outcome.conditions[Condition.NO_NUMATOPOLOGY] = ()
         self._numatopology_pace.succeed()
         return result != "held-back"
 
@@ -264,7 +264,7 @@ class Publisher:
         if fitted.bytes > self._size_limit:
             message = f"the object is too large: {size_limit.warning(fitted, self._size_limit)}"
             raise ApiError(413, "TooLarge", message, request=f"PATCH {nrt.PATH}/{self._node_name}")
-        outcome.conditions[LARGE] = (size_limit.warning(fitted, self._size_limit),) if fitted.left_out else ()
+        outcome.conditions[Condition.LARGE] = (size_limit.warning(fitted, self._size_limit),) if fitted.left_out else ()
         try:
             return await self._write(nrt.KIND, self._topology, fitted.topology, outcome)
         except TooLargeError as exc:

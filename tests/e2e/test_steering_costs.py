@@ -21,12 +21,12 @@ from burst.service import bucket
 from daemons import assert_eventually
 from lab.results import percentile
 from real_cluster import ASSETS, MISSING, PODS, Json
+from refusal_words import refusals
 from sandbox.controlplane import ControlPlane
 from steered_cluster import SteeredCluster, steered
 from topowise import pods, steering
 from topowise.kube.reflector import EventType, Reflector
 from topowise_exporter.steering.labels import RESTART_S
-from topowise_scheduler.verdicts import refusals
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)

@@ -9,10 +9,10 @@ import pytest
 
 from daemons import Start, assert_eventually
 from dashboard_cluster import comes, condition, decide, started
+from refusal_words import refusals
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
 from topowise.kube.api import Api
-from topowise_scheduler.verdicts import refusals
 
 pytestmark = pytest.mark.own_time
 

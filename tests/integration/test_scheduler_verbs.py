@@ -13,13 +13,13 @@ import pytest
 
 from api_objects import PODS, create_pod, publish
 from daemons import Start, assert_eventually
+from refusal_words import refusals
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
 from scheduling import NODE_STATUS, counts
 from scheduling import pod as pod_of
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
-from topowise_scheduler.verdicts import refusals
 
 pytestmark = pytest.mark.own_time
 

@@ -13,12 +13,12 @@ import pytest
 
 from api_objects import create_pod, publish
 from daemons import Start, assert_eventually
+from refusal_words import refusals
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
 from scheduling import counts
 from scheduling import pod as pod_of
 from topowise.kube.api import Api
-from topowise_scheduler.verdicts import refusals
 from volcano import ALLOCATED, PENDING, node_info, task
 
 pytestmark = pytest.mark.own_time

@@ -140,7 +140,7 @@ def test_a_pod_fits_where_the_peer_says_so_or_differs_for_a_named_reason(line: L
     admission = kubelet.admit_view(question.record.view(kubelet))
     verdict, on, zones = line.expected.partition(" on ")
     assert ("fits" if admission.admitted else "refused") == verdict
-    assert ("" if service.answers.verdicts(question).text(0) else "fits") == ("fits" if verdict == "fits" else "")
+    assert ("" if service.answers.verdicts(question).refusal(0) else "fits") == ("fits" if verdict == "fits" else "")
     if on:
         assert ",".join(map(str, _lies(kubelet))) == zones
 
@@ -157,7 +157,7 @@ def test_scores_equal_the_scores_of_the_peer(line: Line) -> None:
     names, text = line.fields[0].split(), line.fields[1]
     service = served(*names)
     question = service.question(pod(text), *names)
-    fits = [not service.answers.verdicts(question).text(at) for at in range(len(names))]
+    fits = [not service.answers.verdicts(question).refusal(at) for at in range(len(names))]
     scores = service.answers.scores(question).tolist()
     assert [score if fit else 0 for score, fit in zip(scores, fits, strict=True)] == [
         int(score) for score in line.expected.split()

@@ -18,7 +18,7 @@ from scheduling import Service, configuration, machine, pod
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.node.event_windows import EARLY_S, LATE_S
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 _DRAWS = 60
 _NEVER = float("inf")
@@ -126,7 +126,7 @@ class Course:
         verdicts = service.answers.verdicts(service.question(self.newcomer, "n1"))
         if verdicts.outcomes[0] == 1:
             return True
-        return False if verdicts.texts[verdicts.words[0]] == refusals.UNCERTAIN else None
+        return False if verdicts.refusal(0) is Refusal.UNCERTAIN else None
 
     def others(self) -> Iterator[Kubelet]:
         """Yields states of the kubelet that agree with what the service heard, drawn."""

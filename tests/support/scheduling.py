@@ -17,6 +17,7 @@ from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import report
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.explain.cluster_view import ClusterView
+from topowise_scheduler.explain.refusal_texts import TEXTS, at_bind
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.cpu_manager import CpuManager
 from topowise_scheduler.kubelet.memory_tables import MemoryTables
@@ -35,9 +36,10 @@ from topowise_scheduler.serve.extender.explaining import Explainer
 from topowise_scheduler.serve.extender.fitting import fit_together
 from topowise_scheduler.serve.extender.replies import NotReady, Observer, Reply, Verb
 from topowise_scheduler.serve.extender.verbs import Verbs, table
-from topowise_scheduler.verdicts import refusals, strategies
+from topowise_scheduler.verdicts import strategies
 from topowise_scheduler.verdicts.engine import Engine
 from topowise_scheduler.verdicts.kube_scheduler import Pod
+from topowise_scheduler.verdicts.refusals import Refusal
 
 GIB = 1 << 30
 WALL = 1_800_000_000.0
@@ -336,7 +338,8 @@ class Service:
     def assume(self, pending: dict[str, Any] | PodRecord, node: str = "n1") -> str:
         """Books a pod as the bind verb does. Returns why the node is refused, "" if it is not."""
         record = self._record(pending)
-        return self.ledger.reservations.assume(record, record.needs, node)
+        refusal = self.ledger.reservations.assume(record, record.needs, node)
+        return "" if refusal is None else at_bind(refusal, self.ledger, record.uid, node)
 
     def bind(self, document: dict[str, Any], node: str) -> dict[str, Any]:
         """Books a pending pod as the bind verb does, and applies the event of its Binding. Returns the bound pod."""
@@ -394,7 +397,7 @@ WAITS: list[dict[str, str]] = [
         "type": "PodScheduled",
         "status": "False",
         "reason": "Unschedulable",
-        "message": f"0/1 nodes are available: 1 {refusals.NOT_NOW}.",
+        "message": f"0/1 nodes are available: 1 {TEXTS[Refusal.NOT_NOW]}.",
     }
 ]
 """Conditions of a pod that waits after a refusal by topowise."""

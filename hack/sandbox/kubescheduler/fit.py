@@ -26,7 +26,7 @@ def check(
 ) -> Refused | None:
     """Returns why the node is refused, with more pods (nominated) and without `without` (victims); None if it fits."""
     if node.object is None:
-        return Refused((kube_scheduler.NO_NODE,), EXCLUDING, ever=True)
+        return Refused((kube_scheduler.NO_NODE.words,), EXCLUDING, ever=True)
     node_names = _required_names(info.pod.spec)
     if node_names and node.name not in node_names:
         return Refused((_NOT_NAMED,), EXCLUDING, ever=True)

@@ -37,6 +37,7 @@ from topowise_scheduler.controllers.kueue_objects import AdmissionCheck, Flavor,
 from topowise_scheduler.controllers.scale_up_demand import is_examined, left_over
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.explain.cluster_view import ClusterView
+from topowise_scheduler.explain.refusal_texts import not_together
 from topowise_scheduler.explain.text import plural
 from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.ledger import Ledger
@@ -264,7 +265,8 @@ class AdmissionChecks:
             if self._nodes is not None:
                 self._nodes.fits(workload.metadata.uid, _nodes_of(workload, placement))
             return "Ready", f"{plural(len(pods), 'pod')} fit together, aligned; reserved for {seconds} s"
-        why = f"{len(placement.placements)} of {plural(len(pods), 'pod')} fit together: {placement.why}"
+        why = not_together(placement.refused, placement.refusing)
+        why = f"{len(placement.placements)} of {plural(len(pods), 'pod')} fit together: {why}"
         if self._nodes is not None:
             refusal = await self._request_nodes(self._nodes, workload, pods)
             if not refusal:
@@ -340,7 +342,7 @@ class AdmissionChecks:
             try:
                 request = FitTogether(pods=tuple(unbound[uid]), reserve_seconds=seconds)
                 placement, _ = await self._fitting.fit(request, hand_over=True, name=uid)
-                why = placement.why
+                why = not_together(placement.refused, placement.refusing)
             except ParseError as exc:
                 why = str(exc)
             name, pods = f"{workload.metadata.namespace}/{workload.metadata.name}", len(unbound[uid])

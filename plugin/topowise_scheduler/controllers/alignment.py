@@ -27,9 +27,10 @@ from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay import preemption
-from topowise_scheduler.verdicts import kube_scheduler, refusals
+from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.engine import Outcome
-from topowise_scheduler.verdicts.kube_scheduler import Pod, Refusal
+from topowise_scheduler.verdicts.kube_scheduler import Objection, Pod
+from topowise_scheduler.verdicts.refusals import Refusal
 
 # Seconds for one choice. A busy node takes some 100 ms; the remaining nodes come in a later choice.
 _BUDGET_S: Final = 1.0
@@ -107,7 +108,7 @@ class AlignmentPreemption:
         await sliced(self._answers.steps(question))
         question = self._answers.renewed(question)
         verdicts = self._answers.verdicts(question)
-        fits = {name: not text for name, text in self._preemptable(question.names, verdicts)}
+        fits = dict(self._preemptable(question.names, verdicts))
         opposing = await collected(self._view.opposing(pod, list(fits)))
         if any(fits[name] for name, refusal in opposing if refusal is None):
             return question, []
@@ -117,16 +118,16 @@ class AlignmentPreemption:
             if refusal is None or self._is_for_devices(question.record, name, refusal)
         ]
 
-    def _is_for_devices(self, record: PodRecord, name: str, refusal: Refusal) -> bool:
+    def _is_for_devices(self, record: PodRecord, name: str, objection: Objection) -> bool:
         """Returns whether kube-scheduler would evict no pod from a node that it refuses, because devices are
         missing."""
-        return refusal.verdict == "not now" and self._ledger.gates.claimed.shortage(record, name) is not None
+        return objection.verdict == "not now" and self._ledger.gates.claimed.shortage(record, name) is not None
 
-    def _preemptable(self, names: Sequence[str], verdicts: Verdicts) -> Iterator[tuple[str, str]]:
-        """Yields the nodes that take the pod as it is or after evictions, and why they refuse it now."""
+    def _preemptable(self, names: Sequence[str], verdicts: Verdicts) -> Iterator[tuple[str, bool]]:
+        """Yields the nodes that take the pod as it is or after evictions, and whether they take it as it is."""
         for at in np.flatnonzero(verdicts.outcomes != Outcome.UNRESOLVABLE).tolist():
-            if (text := verdicts.text(at)) != refusals.UNCERTAIN:
-                yield names[at], text
+            if (refusal := verdicts.refusal(at)) is not Refusal.UNCERTAIN:
+                yield names[at], refusal is None
 
     def _on(self, question: Question, name: str, max_victims: int, spared: Collection[str]) -> Victims | None:
         states = self._answers.states_for(question, name)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise import cpuset, pods
+from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.ledger.answers import Question, Verdicts
 from topowise_scheduler.ledger.pods.records import KUBELET_REFUSALS
 from topowise_scheduler.report import predicted_annotation
@@ -171,12 +172,12 @@ class Decisions:
 def reasons_of(names: Sequence[str], verdicts: Verdicts) -> tuple[dict[str, int], dict[str, list[str]]]:
     """The number of nodes by refusal, the most frequent first, and a few names for each; "" has nodes that fit."""
     fitting = verdicts.outcomes == _FITS
-    counts = np.bincount(verdicts.words[~fitting])
-    most = [word for word in np.argsort(-counts, kind="stable")[:_MAX_REASONS].tolist() if counts[word]]
-    examples = {verdicts.texts[word]: _first(names, ~fitting & (verdicts.words == word)) for word in most}
+    counts = np.bincount(verdicts.refusals[~fitting])
+    most = [number for number in np.argsort(-counts, kind="stable")[:_MAX_REASONS].tolist() if counts[number]]
+    examples = {TEXTS[number]: _first(names, ~fitting & (verdicts.refusals == number)) for number in most}
     if fitting.any():
         examples[""] = _first(names, fitting)
-    return {verdicts.texts[word]: int(counts[word]) for word in most}, examples
+    return {TEXTS[number]: int(counts[number]) for number in most}, examples
 
 
 def _insert(decisions: list[Decision], decision: Decision, size: int) -> Decision | None:

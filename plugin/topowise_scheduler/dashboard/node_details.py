@@ -14,9 +14,9 @@ from typing import Final, Literal
 import msgspec
 
 from topowise.bounded import Bounded
-from topowise_scheduler.explain import numa_placement, picture
+from topowise_scheduler.explain import picture
 from topowise_scheduler.explain.picture.contents import Zone
-from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet import Kubelet, numa_placement
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.node.history import Entry
 from topowise_scheduler.ledger.node.node_state import NodeState

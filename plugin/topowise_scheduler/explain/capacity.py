@@ -10,22 +10,24 @@ from typing import Final
 
 import msgspec
 
-from topowise_scheduler.explain import explanation, numa_placement
-from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.explain import explanation
+from topowise_scheduler.explain.refusal_texts import text
+from topowise_scheduler.kubelet import Kubelet, numa_placement
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.verdicts.refusals import Refusal
 
 MOST: Final = 1000
 """Copies tried on a node: more than any kubelet takes (maxPods), which is not known of every node."""
 _NO_FURTHER: Final = f"not tried beyond {MOST}"
 
 
-Affinity = Callable[[Sequence[Kubelet], Sequence[str]], str]
-"""Why the devices of a node in these states do not suit the next copy beside these copies (uids), "" if they do."""
+Affinity = Callable[[Sequence[Kubelet], Sequence[str]], Refusal | None]
+"""Why the devices of a node in these states do not suit the next copy beside these copies (uids), None if they do."""
 
 
-def _anywhere(_states: Sequence[Kubelet], _copies: Sequence[str]) -> str:
-    return ""
+def _anywhere(_states: Sequence[Kubelet], _copies: Sequence[str]) -> None:
+    return None
 
 
 class Room(msgspec.Struct, frozen=True, rename="camel"):
@@ -78,7 +80,7 @@ class Filling:
             return False
         copies = [f"\0copy/{number}" for number in range(self.count + 1)]
         copy = msgspec.structs.replace(self._record, uid=copies.pop())
-        self.limit = self._affinity(self._states, copies)
+        self.limit = text(self._affinity(self._states, copies))
         if self.limit:
             return False
         placed_states = []

@@ -19,6 +19,7 @@ from topowise_scheduler.explain import explanation
 from topowise_scheduler.explain.capacity import Filling
 from topowise_scheduler.explain.explanation import NodeExplanation, Verdict
 from topowise_scheduler.explain.node_verdicts import NodeVerdict, Opposition, node_verdicts
+from topowise_scheduler.explain.refusal_texts import text
 from topowise_scheduler.kubelet import Kubelet, free_amounts
 from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.ledger import Ledger
@@ -27,8 +28,9 @@ from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.pods.scheduling_constraints import constraints_of
 from topowise_scheduler.ledger.requested import Requested
 from topowise_scheduler.report import Report
-from topowise_scheduler.verdicts import kube_scheduler, refusals
-from topowise_scheduler.verdicts.kube_scheduler import Pod, Refusal
+from topowise_scheduler.verdicts import kube_scheduler
+from topowise_scheduler.verdicts.kube_scheduler import NO_NODE, Objection, Pod
+from topowise_scheduler.verdicts.refusals import Refusal
 
 _OTHERWISE: Final[dict[Verdict, str]] = {
     "fits": "the pod would fit otherwise",
@@ -115,13 +117,13 @@ class ClusterView:
 
     def refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, str]:
         """kube-scheduler's own refusal of each node, in the words of its event; "" if it accepts the node."""
-        return {name: refusal.words if refusal else "" for name, refusal in self.against(pod, names).items()}
+        return {name: objection.words if objection else "" for name, objection in self.against(pod, names).items()}
 
-    def against(self, pod: Pod, names: Sequence[str]) -> dict[str, Refusal | None]:
+    def against(self, pod: Pod, names: Sequence[str]) -> dict[str, Objection | None]:
         """kube-scheduler's own refusal of each node, None if it accepts the node."""
         return dict(self.opposing(pod, names))
 
-    def opposing(self, pod: Pod, names: Sequence[str]) -> Iterator[tuple[str, Refusal | None]]:
+    def opposing(self, pod: Pod, names: Sequence[str]) -> Iterator[tuple[str, Objection | None]]:
         """`against` node by node, because a whole cluster takes long."""
         record = self.record(pod)
         for name in names:
@@ -135,7 +137,7 @@ class ClusterView:
         """
         node = self.opposition.node(name)
         if node is None:
-            return kube_scheduler.NO_NODE if self.opposition.is_known else ""
+            return NO_NODE.words if self.opposition.is_known else ""
         record = self._answers.record(pod)
         used = dict(self.opposition.used(record, name))
         for resource, amount in change.items():
@@ -144,9 +146,9 @@ class ClusterView:
         return "" if refusal is None else refusal.words
 
     def kubelet_refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, str]:
-        """The extender's refusal of each node, "" if it accepts the node."""
+        """The text of the extender's refusal of each node, "" if it accepts the node."""
         verdicts = self._answers.verdicts(self._answers.question(pod, names, is_simulation=True))
-        return {name: verdicts.text(at) for at, name in enumerate(names)}
+        return {name: text(verdicts.refusal(at)) for at, name in enumerate(names)}
 
     def best(self, pod: Pod, names: Sequence[str]) -> str:
         """The node that the strategy scores highest, the first of equal nodes. The pod must fit on all of `names`."""
@@ -192,16 +194,16 @@ class ClusterView:
         """The explanation of a verdict; runs the one-node model."""
         unexamined = () if record.constraints is None else record.constraints.unexamined
         explained = self._by_kubelet(record, node, score, with_hints=with_hints)
-        text = explained.text
-        if node.refusal is not None:
-            text, unless = node.refusal.text, _OTHERWISE.get(node.otherwise, "")
-            text = f"{text}; {unless}" if node.verdict == "excluded" and unless else text
+        words = explained.text
+        if node.objection is not None:
+            words, unless = node.objection.text, _OTHERWISE.get(node.otherwise, "")
+            words = f"{words}; {unless}" if node.verdict == "excluded" and unless else words
         return msgspec.structs.replace(
             explained,
             verdict=node.verdict,
             otherwise=node.otherwise if node.verdict == "excluded" else "",
-            text=text,
-            precision="" if node.refusal is not None else explained.precision,
+            text=words,
+            precision="" if node.objection is not None else explained.precision,
             score=score if node.takes_pod else 0,
             not_looked_at=unexamined if explained.claims is None else _without_claims(unexamined),
         )
@@ -213,11 +215,11 @@ class ClusterView:
         question = self._answers.about(record, [name])
         state = next(self._answers.states_for(question, name), None)
         if state is None:
-            return explanation.not_reported(name, node.gate).beside(over_budget)
+            return explanation.not_reported(name, text(node.gate)).beside(over_budget)
         choice = self.ledger.gates.numa_node.choice(record, name)
         claims = self.ledger.gates.claims
         judged = claims.judge(record, name) if claims.applies(record) else None
-        full = record.demands.numa_node if choice.refusal == refusals.NUMA_NODE_FULL else None
+        full = record.demands.numa_node if choice.refusal is Refusal.NUMA_NODE_FULL else None
         record = msgspec.structs.replace(record, steered=full if choice.numa is None else choice.numa)
         return (
             explanation.explain(
@@ -225,7 +227,7 @@ class ClusterView:
                 state,
                 record.view(state),
                 precision=self.precision(name),
-                refusal=node.gate,
+                refusal=text(node.gate),
                 never=node.otherwise == "never",
                 score=score,
                 unconfirmed=self.ledger.gates.unconfirmed.why(name),

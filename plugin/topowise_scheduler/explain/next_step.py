@@ -11,13 +11,15 @@ import msgspec
 from topowise.pods import ContainerNeeds, Needs, aggregate
 from topowise_scheduler.explain.explanation import NodeExplanation, ResourceRoom
 from topowise_scheduler.explain.node_verdicts import NodeVerdict, spec_of
+from topowise_scheduler.explain.refusal_texts import bare
 from topowise_scheduler.explain.text import first_of, plural, rounded_up, with_unit
 from topowise_scheduler.explain.zone_amounts import zone_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.device_affinity import ANNOTATION
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts import kube_scheduler, refusals
-from topowise_scheduler.verdicts.kube_scheduler import Node, Spec
+from topowise_scheduler.verdicts.kube_scheduler import SILENT, Node, Objection, Spec
+from topowise_scheduler.verdicts.refusals import Refusal
 
 if TYPE_CHECKING:
     from topowise_scheduler.explain.cluster_view import ClusterView
@@ -26,7 +28,6 @@ _MIB: Final = 1 << 20
 # Pods whose eviction is tried one by one, each a trial of some 0.2 ms.
 _MOST_EVICTED: Final = 32
 _MOST_NAMED: Final = 4
-_NOT_READY: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _CORDON: Final = "node.kubernetes.io/unschedulable"
 
 
@@ -83,7 +84,7 @@ def next_step(
         return opened
     if cause == "excluded" or nearest is None:
         return _excluded(view, record, nearest)
-    if nearest.verdict.reason in refusals.OF_DEVICES:
+    if nearest.verdict.objection is None and nearest.verdict.gate in refusals.OF_DEVICES:
         return f"{ANNOTATION} with prefer instead of require would fit on {nearest.verdict.name}"
     less = yield from _less(view, record, nearest)
     if less:
@@ -100,13 +101,13 @@ def latest_report(view: ClusterView, record: PodRecord, nearest: Nearest) -> str
 
 def _report(view: ClusterView, node: NodeVerdict) -> str:
     """Returns what ends a wait for a report."""
-    if node.gate == refusals.NEW_NODE:
+    if node.gate is Refusal.NEW_NODE:
         return f"wait: {node.name} has not reported yet"
-    text = node.gate.removeprefix(refusals.PREFIX)
-    if node.gate == refusals.EXPORTER_DOWN:
-        return f"repair the exporter on {node.name}: {text.partition(',')[0]}"
+    if node.gate is Refusal.EXPORTER_DOWN:
+        return f"repair the exporter on {node.name}: no exporter is Ready on the node and its report lacks pods"
+    assert node.gate is not None
     why = ", ".join(view.ledger.gates.unconfirmed.why(node.name))
-    return f"wait: {node.name}: {text}{f' ({why})' if why else ''}"
+    return f"wait: {node.name}: {bare(node.gate)}{f' ({why})' if why else ''}"
 
 
 def _retry(verdicts: Sequence[NodeVerdict]) -> str:
@@ -208,23 +209,22 @@ def _way_in(view: ClusterView, record: PodRecord, name: str) -> tuple[int, list[
     steps: list[str] = []
     rank = 0
     while node is not None and (exclusion := kube_scheduler.exclusion_of(node, spec)) is not None and len(steps) < 8:
-        change, node, spec, greatness = _change(node, spec, exclusion.text.partition(": ")[2])
+        change, node, spec, greatness = _change(node, spec, exclusion)
         steps.append(change)
         rank = max(rank, greatness)
     return rank, steps
 
 
-def _change(node: Node, spec: Spec, detail: str) -> tuple[str, Node, Spec, int]:
+def _change(node: Node, spec: Spec, exclusion: Objection) -> tuple[str, Node, Spec, int]:
     """A change against an exclusion, the node and the pod after it, and the rank of the change."""
-    replace = msgspec.structs.replace
-    if node.is_cordoned and detail == "the node is cordoned":
+    replace, taint = msgspec.structs.replace, exclusion.taint
+    if exclusion.kind == "cordon":
         # The node controller sets the taint with the cordon, and removes both.
         taints = tuple([taint for taint in node.taints if taint.key != _CORDON])
         return f"uncordon {node.name}", replace(node, is_cordoned=False, taints=taints), spec, 0
-    if detail.endswith("the node is not ready"):
-        taints = tuple([taint for taint in node.taints if taint.key not in _NOT_READY])
+    if taint is not None and taint.key in SILENT:
+        taints = tuple([kept for kept in node.taints if kept.key not in SILENT])
         return f"repair {node.name}: it is not ready", replace(node, is_ready=True, taints=taints), spec, 2
-    taint = next((taint for taint in node.taints if str(taint) == detail), None)
     if taint is not None:
         taints = tuple([kept for kept in node.taints if kept is not taint])
         return f"remove the taint {taint} from {node.name}, or tolerate it", replace(node, taints=taints), spec, 1

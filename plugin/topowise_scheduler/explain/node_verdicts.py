@@ -11,37 +11,42 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from topowise_scheduler.explain.explanation import Verdict
+from topowise_scheduler.explain.refusal_texts import text
 from topowise_scheduler.ledger.answers import Answers
-from topowise_scheduler.ledger.gates.gate import Draft, Question, Texts
+from topowise_scheduler.ledger.gates.gate import Draft, Question
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.requested import Requested
 from topowise_scheduler.verdicts import kube_scheduler, refusals
 from topowise_scheduler.verdicts.engine import Outcome
-from topowise_scheduler.verdicts.kube_scheduler import Node, Refusal, Spec
+from topowise_scheduler.verdicts.kube_scheduler import NO_NODE, Node, Objection, Spec
+from topowise_scheduler.verdicts.refusals import Refusal
 
 Obstacle = Literal["", "alignment", "resources", "excluded", "unconfirmed", "never"]
 
-_NO_NODE: Final = Refusal("excluded", kube_scheduler.NO_NODE, kube_scheduler.NO_NODE)
 _NO_SPEC: Final = Spec()
 _OF_OTHER_PODS: Final = refusals.OF_DEVICES | refusals.OF_STEERING | refusals.OF_CLAIMS
 
 
 class NodeVerdict(NamedTuple):
-    """A node and a pod. `reason` is the same text for all nodes of a reason, "" for a node that takes the pod.
+    """A node and a pod. `objection` is kube-scheduler's. `gate` is topowise's refusal, also of a node that
+    kube-scheduler refuses.
 
-    `refusal` is kube-scheduler's own. `gate` is topowise's refusal, also of a node that kube-scheduler refuses.
     `otherwise` is the verdict without the exclusion (cordon, taint, selector), else equal to `verdict`.
     """
 
     name: str
     verdict: Verdict
     obstacle: Obstacle
-    reason: str
-    refusal: Refusal | None
-    gate: str
+    objection: Objection | None
+    gate: Refusal | None
     otherwise: Verdict
+
+    @property
+    def reason(self) -> str:
+        """The text of what refuses the node, the same for all nodes of a reason, "" for a node that takes the pod."""
+        return text(self.gate) if self.objection is None else self.objection.words
 
     @property
     def takes_pod(self) -> bool:
@@ -71,11 +76,11 @@ class Opposition:
                     left[resource] = left.get(resource, 0) - amount
         return left
 
-    def of(self, record: PodRecord, name: str) -> tuple[Refusal | None, Refusal | None]:
+    def of(self, record: PodRecord, name: str) -> tuple[Objection | None, Objection | None]:
         """Why the node is excluded for the pod, and which sums, or devices of claims, it lacks."""
         node, needs = self._nodes.get(name), record.needs
         if node is None:
-            return (_NO_NODE if len(self._nodes) else None), None
+            return (NO_NODE if len(self._nodes) else None), None
         short = None if needs is None else kube_scheduler.short(node, needs, self.used(record, name))
         if short is None and record.claims:
             short = self._ledger.gates.claimed.shortage(record, name)
@@ -101,46 +106,50 @@ def node_verdicts(
 ) -> Iterator[NodeVerdict]:
     """Yields the verdict of each node of the question, in order; about 5 us each."""
     verdicts = answers.verdicts(question)
-    outcomes, texts = verdicts.outcomes.tolist(), [verdicts.texts[word] for word in verdicts.words.tolist()]
     problem = question.record.problem
-    for at, outcome, word in _behind(ledger, question, texts):
-        outcomes[at], texts[at] = outcome, verdicts.texts[word] or texts[at]
-    for name, row, outcome, text in zip(question.names, question.rows.tolist(), outcomes, texts, strict=True):
+    outcomes, gates = verdicts.outcomes.tolist(), [verdicts.refusal(at) for at in range(len(question.names))]
+    for at, outcome, refusal in _behind(ledger, question, gates):
+        outcomes[at], gates[at] = outcome, refusal or gates[at]
+    for name, row, outcome, gate in zip(question.names, question.rows.tolist(), outcomes, gates, strict=True):
         exclusion, short = opposition.of(question.record, name)
-        verdict, obstacle = _of_gates(outcome, text, ledger.gates.temporary, is_reported=row >= 0)
+        verdict, obstacle = _of_gates(outcome, gate, ledger.gates.temporary, is_reported=row >= 0)
         if problem is not None and problem.of == "annotations":
-            verdict, obstacle, text = "never", "never", "annotations of the pod cannot be read"
-        reason = text
+            verdict, obstacle, gate = "never", "never", Refusal.UNREADABLE
+        objection = None
         # "never" of the kubelet outweighs "not now" of the sums.
         if short is not None and (verdict != "never" or short.verdict == "never"):
-            verdict, reason = short.verdict, short.words
+            verdict, objection = short.verdict, short
             obstacle = "never" if verdict == "never" else "resources"
         if exclusion is None:
-            yield NodeVerdict(name, verdict, obstacle, reason, short if reason is not text else None, text, verdict)
+            yield NodeVerdict(name, verdict, obstacle, objection, gate, verdict)
         else:
-            yield NodeVerdict(name, "excluded", "excluded", exclusion.words, exclusion, text, verdict)
+            yield NodeVerdict(name, "excluded", "excluded", exclusion, gate, verdict)
 
 
-def _of_gates(outcome: int, text: str, temporary: Set[str], *, is_reported: bool) -> tuple[Verdict, Obstacle]:
-    if not text:
+def _of_gates(
+    outcome: int, gate: Refusal | None, temporary: Set[Refusal], *, is_reported: bool
+) -> tuple[Verdict, Obstacle]:
+    if gate is None:
         return ("fits" if is_reported else "not reported"), ""
-    if text == refusals.UNCERTAIN or (text in temporary and outcome == Outcome.FITS):
+    if gate is Refusal.UNCERTAIN or (gate in temporary and outcome == Outcome.FITS):
         return "not now", "unconfirmed"
-    if text in _OF_OTHER_PODS or outcome == Outcome.UNSCHEDULABLE:
-        return "not now", "resources" if text == refusals.OUT_OF else "alignment"
+    if gate in _OF_OTHER_PODS or outcome == Outcome.UNSCHEDULABLE:
+        return "not now", "resources" if gate is Refusal.OUT_OF else "alignment"
     return "never", "never"
 
 
-def _behind(ledger: Ledger, question: Question, texts: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-    """Yields index, outcome and text number of the capacity gate for the nodes that a gate refuses until a time.
+def _behind(
+    ledger: Ledger, question: Question, gates: Sequence[Refusal | None]
+) -> Iterator[tuple[int, int, Refusal | None]]:
+    """Yields index, outcome and refusal of the capacity gate for the nodes that a gate refuses until a time.
 
     Such a node may be full too, or too small, which that gate does not say.
     """
-    at = np.array([index for index, text in enumerate(texts) if text in ledger.gates.temporary], np.intp)
+    at = np.array([index for index, gate in enumerate(gates) if gate in ledger.gates.temporary], np.intp)
     if not len(at):
         return
     names = [question.names[index] for index in at.tolist()]
     closed = Question(question.record, question.requests, names, question.rows[at], is_simulation=True)
-    draft = Draft(len(names), Texts())
+    draft = Draft(len(names))
     ledger.gates.capacity.verdicts(closed, draft)
-    yield from zip(at.tolist(), draft.outcomes.tolist(), draft.words.tolist(), strict=True)
+    yield from zip(at.tolist(), draft.outcomes.tolist(), map(refusals.numbered, draft.refusals.tolist()), strict=True)

@@ -32,12 +32,6 @@ def most_frequent_first(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def unschedulable(refusals: Mapping[str, int]) -> str:
-    """ "0/3 nodes: 2 Insufficient cpu, 1 ...", as kube-scheduler writes it, from the number of nodes by refusal."""
-    parts = [f"{count} {refusal}" for refusal, count in most_frequent_first(refusals)]
-    return f"0/{sum(refusals.values())} nodes: {', '.join(parts)}"
-
-
 def with_unit(resource: str, amount: int) -> str:
     """An amount with its unit: cores, binary bytes, or a number of devices."""
     if resource == "memory" or resource.startswith(HUGEPAGES):

@@ -19,7 +19,8 @@ from topowise_scheduler.explain.node_verdicts import NodeVerdict
 from topowise_scheduler.explain.text import first_of, most_frequent_first
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.verdicts.refusals import PREFIX
+from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import PREFIX, Refusal
 
 Cause = Literal["alignment", "resources", "excluded", "unconfirmed", "never", "not examined", "retry"]
 CAUSES: Final[Mapping[Cause, str]] = {
@@ -222,8 +223,8 @@ def _zones(node: NodeVerdict, explanation: NodeExplanation) -> Iterator[tuple[tu
     step = explanation.steps[-1] if explanation.steps else None
     # Without a NUMA node that lacks anything, the refusal is one of the node as a whole.
     is_refused = step is not None and any(not zone.fits for room in step.resources for zone in room.zones)
-    is_refused = is_refused and bool(explanation.reason) and not explanation.reason.startswith("OutOf")
-    if step is None or not is_refused or (node.refusal is not None and node.verdict != "excluded"):
+    is_refused = is_refused and refusals.of(explanation.reason, ever=False) not in (None, Refusal.OUT_OF)
+    if step is None or not is_refused or (node.objection is not None and node.verdict != "excluded"):
         yield (False, 0.0 if node.otherwise == "fits" or node.obstacle == "unconfirmed" else 1.0), None
         return
     for at in range(len(step.resources[0].zones)):

@@ -14,8 +14,8 @@ import msgspec
 
 from topowise.runtime.progress import Progress
 from topowise.text import Line, Styled
-from topowise_scheduler.explain import numa_placement as placing
-from topowise_scheduler.explain.text import first_of, plural, unschedulable
+from topowise_scheduler.explain.refusal_texts import unschedulable
+from topowise_scheduler.explain.text import first_of, plural
 from topowise_scheduler.explain.waiting import waiting_pod
 from topowise_scheduler.kubectl import cluster, json_output, reasons, restarts
 from topowise_scheduler.kubectl import console as colours
@@ -23,6 +23,7 @@ from topowise_scheduler.kubectl.console import Console, Output
 from topowise_scheduler.kubectl.explain import ordered
 from topowise_scheduler.kubectl.manifests import Workload, not_looked_at
 from topowise_scheduler.kubectl.table import columns
+from topowise_scheduler.kubelet import numa_placement as placing
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 _MAX_REASONS: Final = 5

@@ -25,6 +25,7 @@ from topowise_scheduler.ledger.pods.records import PodRecord, Records, demands_o
 from topowise_scheduler.options.device_affinity import AffinityVerdict
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts import strategies
+from topowise_scheduler.verdicts.refusals import Refusal
 from topowise_scheduler.verdicts.strategies import Rated, Strategy, ranks
 
 __all__ = ["Answers", "Question", "Verdicts", "part"]
@@ -52,8 +53,8 @@ class Answers:
         self._records = records
         self._strategy = strategy
         self._top_score = top_score
-        self.verdict_counts: Counter[str] = Counter()
-        """Number of verdicts by text, "" for nodes that fit."""
+        self.verdict_counts: Counter[int] = Counter()
+        """Number of verdicts by `Refusal`, 0 for nodes that fit."""
         self._unknown: set[str] = set()
 
     def question(
@@ -107,9 +108,8 @@ class Answers:
             if next(steps, _NONE) is None:
                 raise UnpreparedError(steps)
         verdicts = self._gates.verdicts(question)
-        for word, times in enumerate([] if question.is_simulation else np.bincount(verdicts.words).tolist()):
-            if times:
-                self.verdict_counts[verdicts.texts[word]] += times
+        if not question.is_simulation:
+            self.verdict_counts.update(dict(enumerate(np.bincount(verdicts.refusals).tolist())))
         return verdicts
 
     def scores(self, question: Question) -> NDArray[np.int64]:
@@ -206,8 +206,8 @@ class Answers:
 
     def affinity_refusal(
         self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
-    ) -> str:
-        """Returns why the devices of a node in these states do not meet the pod's affinity terms, "" if they do."""
+    ) -> Refusal | None:
+        """Returns why the devices of a node in these states do not meet the pod's affinity terms, None if they do."""
         return self._gates.affinity.refusal_in(record, name, states, guessed)
 
     def may_be_refused(self, record: PodRecord, name: str) -> bool:

@@ -23,11 +23,11 @@ from topowise_scheduler.ledger.pods.pod_states import PodState, State
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.pods.unverified_pods import UnverifiedPods
 from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 log = logging.getLogger(__name__)
 
 DEFAULT_S: Final = 30.0
-_OTHER_ORDER: Final = "a pod that is on its way there would be refused if they came in another order"
 _MAX_QUERIED: Final = 10_000
 # The pods of a question need not exist.
 _MAX_QUERIED_BYTES: Final = 32 << 20
@@ -130,53 +130,53 @@ class Reservations:
 
     def put_unasked(
         self, record: PodRecord, needs: pods.Needs, name: str, seconds: float, *, in_any_order: bool = False
-    ) -> str:
+    ) -> Refusal | None:
         """Reserves a node for `seconds` for a pod that no scheduler has asked to place yet. Returns why its kubelet
-        would refuse the pod as things are predicted, "" if the node is reserved.
+        would refuse the pod as things are predicted, None if the node is reserved.
 
         `in_any_order`: the pods on their way to the node are to be admitted in whatever order they come.
         """
         pod, node_state = self._pods.of(record.uid), self._bookings.node_states.of(name)
         state = None if node_state is None else node_state.without({record.uid})
         if pod.is_assigned or state is None:
-            return "it is bound already" if pod.is_assigned else "the node is not reported any more"
-        refusal = first_refusal((state,), record.view)
+            return Refusal.IS_BOUND if pod.is_assigned else Refusal.NOT_REPORTED
+        refusal = refusals.of(first_refusal((state,), record.view), ever=False)
         if refusal is not None:
             return refusal
         if in_any_order and not self._gates.fits_in_any_order(record, name):
-            return _OTHER_ORDER
+            return Refusal.OTHER_ORDER
         self.release(record.uid)
         until = self._clock() + seconds
         reserved = msgspec.structs.replace(pod.left(), node=name, state=State.RESERVED, until=until)
         self._bookings.move(record, reserved, needs=needs)
-        return ""
+        return None
 
     def put_for_other_binder(
         self, record: PodRecord, needs: pods.Needs, name: str, seconds: float, leaving: Collection[str] = ()
-    ) -> str:
+    ) -> Refusal | None:
         """Reserves a node for `seconds` for a pod that another scheduler will bind, if its kubelet will take the pod.
 
-        Returns why not, "" if the node is reserved or the pod is assigned to it already. If the pods `leaving` have to
-        leave first, only what they hold there is counted on. A node without a report takes every pod.
+        Returns why not, None if the node is reserved or the pod is assigned to it already. If the pods `leaving` have
+        to leave first, only what they hold there is counted on. A node without a report takes every pod.
         """
         pod = self._pods.of(record.uid)
         if pod.is_assigned:
-            return "" if pod.node == name else f"it is bound to {pod.node} already"
+            return None if pod.node == name else Refusal.IS_BOUND
         refusal = self._gates.at_bind(record, name, leaving)
         if not refusal and not self._gates.fits_in_any_order(record, name, leaving):
-            refusal = _OTHER_ORDER
+            refusal = Refusal.OTHER_ORDER
         if not refusal and self._gates.numa_node.must_be_steered(record, name):
-            refusal = refusals.NOT_STEERED_BY_BINDER
+            refusal = Refusal.NOT_STEERED_BY_BINDER
         node_state = self._bookings.node_states.of(name)
         if refusal or node_state is None or node_state.kubelet is None or not record.uid:
             return refusal
         if not self.unverified_pods.may_reserve(record.uid, record.status.version, self._clock()):
-            return "no watch has brought the pod yet, if there is one"
+            return Refusal.NOT_SEEN
         self.release(record.uid)
         until = self._clock() + seconds
         reserved = PodState(name, State.RESERVED, pod.nominated, until, pipelined=bool(leaving))
         self._bookings.move(record, reserved, needs=needs)
-        return ""
+        return None
 
     def release(self, uid: str) -> None:
         """Ends the reservation of a pod, if it has one."""
@@ -184,11 +184,11 @@ class Reservations:
         if pod.state is State.RESERVED:
             self._bookings.leave(uid, pod.left())
 
-    def assume(self, record: PodRecord, needs: pods.Needs, name: str) -> str:
-        """Assigns a pod that is about to be bound, if its kubelet will take the pod. Returns why not, "" if booked."""
+    def assume(self, record: PodRecord, needs: pods.Needs, name: str) -> Refusal | None:
+        """Assigns a pod that is about to be bound, if its kubelet will take it. Returns why not, None if booked."""
         pod = self._pods.of(record.uid)
         if pod.state is State.BOUND:
-            return f"it is bound to {pod.node} already"
+            return Refusal.IS_BOUND
         # kube-scheduler chose another node than the best; its decision counts.
         if pod.state is State.RESERVED and pod.node != name:
             self.release(record.uid)
@@ -203,7 +203,7 @@ class Reservations:
             return refusal
         self.queried.pop(record.uid)
         self._bookings.move(record, PodState(name, State.ASSUMED, self._pods.of(record.uid).nominated), needs=needs)
-        return ""
+        return None
 
     def forget(self, uid: str, name: str = "") -> None:
         """The bind of an assumed pod (to this node) has failed; no news if the pod is somewhere else by now."""

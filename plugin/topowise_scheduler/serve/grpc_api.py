@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 import msgspec
+import numpy as np
 
 from topowise.errors import ParseError
 from topowise.runtime.event_loop import collected, sliced
@@ -23,6 +24,7 @@ from topowise.runtime.log import kv
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
 from topowise_scheduler.configuration import Grpc
 from topowise_scheduler.explain.cluster_view import ClusterView
+from topowise_scheduler.explain.refusal_texts import TEXTS, not_together
 from topowise_scheduler.ledger.answers import Answers, Question
 from topowise_scheduler.overlay.fit_together import FitTogether, FitTogetherService
 from topowise_scheduler.overlay.scale_up.template_nodes import TemplateNodes
@@ -72,8 +74,12 @@ class ScoringService(scoring_pb2_grpc.ScoringServicer):
         """Returns verdicts and reasons."""
         question = await self._question(request, context)
         verdicts = self._answers.verdicts(question)
+        # The first reason stands for no reason.
+        numbers, indices = np.unique([0, *verdicts.refusals.tolist()], return_inverse=True)
         return scoring_pb2.FilterResponse(
-            verdicts=verdicts.outcomes.tolist(), reason_index=verdicts.words.tolist(), reasons=verdicts.texts
+            verdicts=verdicts.outcomes.tolist(),
+            reason_index=indices[1:].tolist(),
+            reasons=[TEXTS[number] for number in numbers.tolist()],
         )
 
     async def Score(  # noqa: N802
@@ -114,7 +120,7 @@ class ScoringService(scoring_pb2_grpc.ScoringServicer):
         return scoring_pb2.FitTogetherResponse(
             fits=result.fits,
             nodes=nodes,
-            why=result.why,
+            why=not_together(result.refused, result.refusing),
             reservation=reservation,
             not_examined=result.not_examined,
         )

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from topowise import __version__
 from topowise_scheduler.explain.cluster_view import ClusterView
+from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.explain.waiting import CAUSES
 from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
 from topowise_scheduler.ledger.answers import Answers
@@ -86,7 +87,7 @@ class Counts(Collector):
             "verdicts",
             'Verdicts on nodes by refusal text; "fits" for no refusal.',
             "reason",
-            {words or "fits": times for words, times in self._answers.verdict_counts.items()},
+            {TEXTS[number] or "fits": times for number, times in self._answers.verdict_counts.items() if times},
         )
         yield _counter(
             "predictions",

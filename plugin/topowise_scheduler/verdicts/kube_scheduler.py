@@ -25,7 +25,6 @@ MIRROR: Final = "kubernetes.io/config.mirror"
 GUARD_ANNOTATION: Final = "topowise.io/scale-down-guard"
 """Annotation of a Node whose scale-down this service has disabled."""
 SCALE_DOWN_DISABLED: Final = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
-NO_NODE: Final = "node(s) without a Node object"
 RESOURCE_CLAIMS: Final = "resource claims"
 """The entry of `unexamined` for claims."""
 _PODS: Final = "pods"
@@ -47,7 +46,7 @@ class Taint(msgspec.Struct, frozen=True, gc=False):
 
 _CORDONED: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 _NOT_READY: Final = Taint("node.kubernetes.io/not-ready", "", "NoSchedule")
-_SILENT: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+SILENT: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 class NodeAnnotations(msgspec.Struct, frozen=True, gc=False):
@@ -244,15 +243,21 @@ class Pod(pods.Pod, frozen=True, gc=False):
 decode = msgspec.json.Decoder(Pod).decode
 
 
-class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """The reason for a refusal: `words` are kube-scheduler's message, `text` adds the details of this node.
+class Objection(msgspec.Struct, frozen=True, gc=False):
+    """Why kube-scheduler refuses a node: `words` are its message, `text` adds the details of this node.
 
+    `taint` is the untolerated taint of kind "taint".
     `verdict`: "not now" if the pod fits on the empty node, "never" if not, "excluded" for reasons other than resources.
     """
 
+    kind: Literal["no node", "cordon", "name", "taint", "selector", "amounts", "devices"]
     verdict: Literal["not now", "never", "excluded"]
     words: str
     text: str
+    taint: Taint | None = None
+
+
+NO_NODE: Final = Objection("no node", "excluded", "node(s) without a Node object", "node(s) without a Node object")
 
 
 def unbound(pod: Pod) -> Pod:
@@ -280,7 +285,7 @@ def unexamined(spec: Spec) -> tuple[str, ...]:
     return tuple([words for words, is_required in requirements.items() if is_required])
 
 
-def refusal(node: Node, spec: Spec, needs: Needs, used: Mapping[str, int]) -> Refusal | None:
+def refusal(node: Node, spec: Spec, needs: Needs, used: Mapping[str, int]) -> Objection | None:
     """Why the node is refused, None if it is not. `used` are its pods' requests, with their number as "pods"."""
     return exclusion_of(node, spec) or short(node, needs, used)
 
@@ -306,29 +311,29 @@ def to_text(resource: str, amount: int) -> str:
     return quantity.human_bytes(amount) if is_bytes else str(amount)
 
 
-def exclusion_of(node: Node, spec: Spec) -> Refusal | None:
+def exclusion_of(node: Node, spec: Spec) -> Objection | None:
     """Why the node is refused for reasons other than resources, None if it is not."""
     tolerations = spec.tolerations or ()
     if node.is_cordoned and not _is_tolerated(_CORDONED, tolerations):
-        return _excluded("node(s) were unschedulable", "the node is cordoned")
+        return _excluded("cordon", "node(s) were unschedulable", "the node is cordoned")
     if spec.nodeName and spec.nodeName != node.name:
-        return _excluded("node(s) didn't match the requested node name", spec.nodeName)
+        return _excluded("name", "node(s) didn't match the requested node name", spec.nodeName)
     for taint in _taints(node):
         if not _is_tolerated(taint, tolerations):
-            why = ", the node is not ready" if taint.key in _SILENT else ""
-            return _excluded("node(s) had untolerated taint(s)", f"{taint}{why}")
+            why = ", the node is not ready" if taint.key in SILENT else ""
+            return _excluded("taint", "node(s) had untolerated taint(s)", f"{taint}{why}", taint)
     unmatched = _unmatched(node, spec)
     if unmatched is None:
         return None
-    return _excluded("node(s) didn't match Pod's node affinity/selector", unmatched)
+    return _excluded("selector", "node(s) didn't match Pod's node affinity/selector", unmatched)
 
 
-def lacks_devices(problem: str) -> Refusal:
-    """The refusal of a node that has no devices for the claims of the pod (DynamicResources)."""
-    return Refusal("not now", "cannot allocate all claims", problem)
+def lacks_devices(problem: str) -> Objection:
+    """The objection to a node that has no devices for the claims of the pod (DynamicResources)."""
+    return Objection("devices", "not now", "cannot allocate all claims", problem)
 
 
-def short(node: Node, needs: Needs, used: Mapping[str, int]) -> Refusal | None:
+def short(node: Node, needs: Needs, used: Mapping[str, int]) -> Objection | None:
     """The resources that the node lacks, in the order of the pod's requests; None if it has enough.
 
     A node that lists no markers takes pods with markers: kube-scheduler is to ignore them (`ignoredResources`).
@@ -344,16 +349,18 @@ def short(node: Node, needs: Needs, used: Mapping[str, int]) -> Refusal | None:
     verdict: Literal["not now", "never"] = "never" if any(amount > of for _, amount, of in short) else "not now"
     words = [_insufficient(resource) for resource, _, _ in short]
     lacks = [_lack(resource, amount, of, used.get(resource, 0)) for resource, amount, of in short]
-    return Refusal(verdict, ", ".join(words), "; ".join(map(": ".join, zip(words, lacks, strict=True))))
+    return Objection("amounts", verdict, ", ".join(words), "; ".join(map(": ".join, zip(words, lacks, strict=True))))
 
 
-def _excluded(words: str, detail: str) -> Refusal:
-    return Refusal("excluded", words, f"{words}: {detail}")
+def _excluded(
+    kind: Literal["cordon", "name", "taint", "selector"], words: str, detail: str, taint: Taint | None = None
+) -> Objection:
+    return Objection(kind, "excluded", words, f"{words}: {detail}", taint)
 
 
 def _taints(node: Node) -> Iterator[Taint]:
     """The node's hard taints, and the taint that the node controller is about to set on a node that is not ready."""
-    if not node.is_ready and not any(taint.key in _SILENT for taint in node.taints):
+    if not node.is_ready and not any(taint.key in SILENT for taint in node.taints):
         yield _NOT_READY
     yield from (taint for taint in node.taints if taint.effect in _HARD)
 

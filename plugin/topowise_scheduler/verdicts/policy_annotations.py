@@ -14,7 +14,7 @@ import msgspec
 
 from topowise import attributes
 from topowise.errors import ParseError
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 POLICY_ANNOTATION: Final = "topowise.io/numa-policy"
 VOLCANO_ANNOTATION: Final = "volcano.sh/numa-topology-policy"
@@ -29,13 +29,13 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     at_least: str = ""
     exactly: str = ""
 
-    def rules(self) -> list[tuple[list[int], str]]:
+    def rules(self) -> list[tuple[list[int], Refusal]]:
         """Returns for each requirement the accepted positions in POLICIES, and the refusal of all other policies."""
         rules = []
         if self.at_least and self.at_least != POLICIES[0]:
-            rules.append((list(range(POLICIES.index(self.at_least), len(POLICIES))), refusals.WEAKER_POLICY))
+            rules.append((list(range(POLICIES.index(self.at_least), len(POLICIES))), Refusal.WEAKER_POLICY))
         if self.exactly:
-            rules.append(([POLICIES.index(self.exactly)], refusals.OTHER_POLICY))
+            rules.append(([POLICIES.index(self.exactly)], Refusal.OTHER_POLICY))
         return rules
 
 

@@ -11,11 +11,11 @@ import pytest
 from browser import Page, opened
 from daemons import Start, assert_eventually
 from dashboard_cluster import comes, condition, decide, publish, started
+from refusal_words import refusals
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
 from scheduling import counts
 from topowise.kube.api import Api
-from topowise_scheduler.verdicts import refusals
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import yaml
 
 from api_objects import create_pod, publish
 from daemons import Start, assert_eventually
+from refusal_words import refusals
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
 from scheduling import configuration, counts, machine, topology_of
@@ -24,7 +25,6 @@ from scheduling import pod as pod_of
 from topowise import pods
 from topowise.kube.api import Api
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.verdicts import refusals
 
 SCRIPTS = Path(sys.executable).parent
 

@@ -12,13 +12,13 @@ from typing import Literal
 
 import msgspec
 
+from refusal_words import refusals
 from soak.heard import Known
 from soak.worlds import Courses, admits, gives_anything, gives_memory, places, spread, without_memory
 from topowise import pods
 from topowise.attributes import confirmation
 from topowise_scheduler.kubelet import Kubelet, cost
 from topowise_scheduler.ledger.gates.quarantine import QUARANTINE_S
-from topowise_scheduler.verdicts import refusals
 
 Fate = Literal["unheard", "untold", "unbound", "unlisted", "old report", "refused"]
 

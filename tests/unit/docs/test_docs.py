@@ -29,11 +29,13 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.metrics import Metrics
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.explain import explanation
+from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.kubectl import arguments
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.report.replay import Scenario
-from topowise_scheduler.verdicts import refusals, strategies
+from topowise_scheduler.verdicts import strategies
+from topowise_scheduler.verdicts.refusals import PREFIX
 from topowise_scheduler.verdicts.strategies import scale
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -179,8 +181,7 @@ def test_commands_are_checked_at_all() -> None:
 
 def test_every_refusal_is_explained() -> None:
     documented = (DOCS / "how-to/explain.md").read_text()
-    texts = [text for name, text in vars(refusals).items() if name.isupper() and isinstance(text, str)]
-    texts = [text for text in texts if text.startswith(refusals.PREFIX) and text != refusals.PREFIX]
+    texts = [text for text in TEXTS.values() if text.startswith(PREFIX)]
     assert len(texts) >= 12
     assert not [text for text in texts if f"| `{text}` |" not in documented]
     # And none that is not said any more.

@@ -6,9 +6,10 @@ import logging
 
 import pytest
 
-from topowise_exporter.conditions import Conditions
+from topowise_exporter.conditions import Condition, Conditions
 
-ABOUT = "Cannot read the node"
+ABOUT = Condition.NO_KUBELET
+SAID = ABOUT.value
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def test_a_problem_is_said_when_it_begins_and_changes_and_when_it_is_over(said: 
     conditions.clear(ABOUT)
     conditions.clear(ABOUT)
     assert ABOUT not in conditions
-    assert said.messages == [ABOUT, ABOUT, "Recovered"]
+    assert said.messages == [SAID, SAID, "Recovered"]
 
 
 def test_what_was_never_wrong_does_not_recover(said: pytest.LogCaptureFixture) -> None:
@@ -41,7 +42,7 @@ def test_of_several_problems_the_first_is_reported_with_the_number_of_the_rest(s
     conditions.note(ABOUT, ("one",))
     conditions.note(ABOUT, ())
     assert [vars(record)["kv"].get("why") for record in said.records] == ["one (and 2 more)", "one", None]
-    assert said.messages == [ABOUT, ABOUT, "Recovered"]
+    assert said.messages == [SAID, SAID, "Recovered"]
 
 
 def test_conditions_of_a_group_that_are_not_named_again_end_and_others_stay(
@@ -49,12 +50,13 @@ def test_conditions_of_a_group_that_are_not_named_again_end_and_others_stay(
 ) -> None:
     conditions = Conditions()
     conditions.set(ABOUT, "no socket")
-    conditions.replace("Object is written by ", {"nfd": "zones", "rte": "zones"})
-    conditions.replace("Object is written by ", {"rte": "zones"})
-    assert "Object is written by nfd" not in conditions
-    assert "Object is written by rte" in conditions
+    group = (Condition.CPU_STATE, Condition.MEMORY_STATE)
+    conditions.replace(group, {Condition.CPU_STATE: "damaged", Condition.MEMORY_STATE: "damaged"})
+    conditions.replace(group, {Condition.MEMORY_STATE: "damaged"})
+    assert Condition.CPU_STATE not in conditions
+    assert Condition.MEMORY_STATE in conditions
     assert ABOUT in conditions
-    assert said.messages == [ABOUT, "Object is written by nfd", "Object is written by rte", "Recovered"]
+    assert said.messages == [SAID, *(condition.value for condition in group), "Recovered"]
 
 
 def test_a_problem_at_every_other_look_floods_no_log(said: pytest.LogCaptureFixture) -> None:
@@ -64,4 +66,4 @@ def test_a_problem_at_every_other_look_floods_no_log(said: pytest.LogCaptureFixt
         assert ABOUT in conditions
         conditions.clear(ABOUT)
         assert ABOUT not in conditions
-    assert said.messages == [ABOUT, "Recovered"]
+    assert said.messages == [SAID, "Recovered"]

@@ -8,14 +8,14 @@ import pytest
 
 from topowise import nrt
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise_exporter.conditions import Conditions
+from topowise_exporter.conditions import Condition, Conditions
 from topowise_exporter.display import Display
 from topowise_exporter.kubelet.allocations import Allocations
 from topowise_exporter.machine.inventory import Machine
 from topowise_exporter.metrics import Metrics
 from topowise_exporter.observe import ConfigurationSource, Reading
 from topowise_exporter.publish.topology import Observation
-from topowise_exporter.publisher import LARGE, Content, Drift, Outcome, Standing, Write
+from topowise_exporter.publisher import Content, Drift, Outcome, Standing, Write
 from topowise_exporter.zones import Accounts, Amount
 
 NODE = Observation(Machine((), (), (), (), (), (), (), ()), KubeletConfiguration(), Allocations())
@@ -60,16 +60,16 @@ def test_conditions_drifts_and_other_writers_of_an_outcome_are_shown(caplog: pyt
     display = Shown()
     drifts = (Drift(nrt.KIND, "it was deleted", is_repeated=False), Drift(nrt.KIND, "it was changed", is_repeated=True))
     writers = {nrt.KIND: frozenset({"koordlet"})}
-    display.show_outcome(Outcome(conditions={LARGE: ("holdings",)}, drifts=drifts, other_writers=writers))
+    display.show_outcome(Outcome(conditions={Condition.LARGE: ("holdings",)}, drifts=drifts, other_writers=writers))
     drift = "Published object is not as it was left, writing it anew"
-    assert lines(caplog) == [(logging.WARNING, LARGE), (logging.WARNING, drift)]
+    assert lines(caplog) == [(logging.WARNING, Condition.LARGE.value), (logging.WARNING, drift)]
     assert display.value("drifts_total", kind=nrt.KIND) == 2
     assert display.value("foreign_writer", kind=nrt.KIND, manager="koordlet") == 1
     # An outcome that did not look at the objects changes neither; a later outcome ends both.
     display.show_outcome(Outcome())
     assert display.value("foreign_writer", kind=nrt.KIND, manager="koordlet") == 1
     caplog.set_level(logging.INFO)
-    display.show_outcome(Outcome(conditions={LARGE: ()}, other_writers={nrt.KIND: frozenset()}))
+    display.show_outcome(Outcome(conditions={Condition.LARGE: ()}, other_writers={nrt.KIND: frozenset()}))
     assert lines(caplog) == [(logging.INFO, "Recovered")]
     assert display.value("foreign_writer", kind=nrt.KIND, manager="koordlet") is None
 
@@ -78,9 +78,12 @@ def test_problems_of_sources_begin_and_end_with_the_reading_that_has_them(caplog
     caplog.set_level(logging.INFO)
     display = Shown()
     source = ConfigurationSource("file", ("configz: refused",))
-    display.show_reading(Reading(NODE, withheld=frozenset({("ns", "p")}), problems={"X": "y"}, configuration=source))
-    about = "Source: A source of the kubelet's configuration cannot be read, using file"
-    assert lines(caplog) == [(logging.WARNING, "Source: X"), (logging.WARNING, about)]
+    display.show_reading(
+        Reading(NODE, withheld=frozenset({("ns", "p")}), problems={Condition.NO_CLAIMS: "y"}, configuration=source)
+    )
+    assert vars(caplog.records[-1])["kv"]["why"] == "configz: refused; using file"
+    said = [Condition.NO_CLAIMS.value, Condition.CONFIGURATION.value]
+    assert lines(caplog) == [(logging.WARNING, sentence) for sentence in said]
     assert (display.value("withheld_pods"), display.value("kubelet_config_source", source="file")) == (1, 1)
     display.show_reading(Reading(NODE))
     assert [line for _, line in lines(caplog)] == ["Recovered", "Recovered"]

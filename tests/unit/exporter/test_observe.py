@@ -10,6 +10,7 @@ import pytest
 
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import API_VERSION
+from topowise_exporter.conditions import Condition
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra.slices import Device, Devices
 from topowise_exporter.hardware import Hardware, HardwareReading
@@ -151,7 +152,7 @@ async def test_claimed_devices_are_left_out_where_list_does_not_name_their_pods(
     devices: Devices = {CARD: Device(0, "", (), is_whole=True, is_open=True)}
     result = await observer(tmp_path, fake, devices=lambda: devices).observe()
     assert (result.observation.devices == devices) is is_shown
-    problem = result.problems.get("List does not name devices of resource claims, leaving them out")
+    problem = result.problems.get(Condition.NO_CLAIMS)
     requirement = f"kubelet {version} without the feature gate KubeletPodResourcesDynamicResources"
     assert problem == (None if is_shown else requirement)
 
@@ -403,7 +404,7 @@ async def test_devices_of_a_finished_init_container_stay_with_their_pod(node: No
     # As long as the file cannot be read, what it had holds.
     file.write_bytes(CHECKPOINT[:-9])
     assert (await node.observe()).unlisted_devices == {"u": (NICS[1],)}
-    assert "Device manager checkpoint" in next(iter(node.reading.problems))
+    assert Condition.DEVICE_STATE in node.reading.problems
     node.listed = ()
     assert (await node.observe()).unlisted_devices == {}
 

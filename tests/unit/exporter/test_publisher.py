@@ -14,13 +14,14 @@ from topowise.attributes import confirmation
 from topowise.errors import ApiError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import API_VERSION
+from topowise_exporter.conditions import Condition
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.exclusions import Exclusions, PodPattern
 from topowise_exporter.kubelet.allocations import Allocatable, Allocations, ContainerAllocation, PodAllocation
 from topowise_exporter.machine.inventory import Cpu, Machine, NumaNode
 from topowise_exporter.publish import numatopology
 from topowise_exporter.publish.topology import Observation, Publishing
-from topowise_exporter.publisher import HIGH_NODES, Outcome, Publisher
+from topowise_exporter.publisher import Outcome, Publisher
 
 CPUS = tuple(Cpu(i, 0, 0, 0, i, i, (i,), None, None, None, "") for i in range(4))
 NODE = NumaNode(0, (0, 1, 2, 3), 1 << 30, {}, {0: 10}, (0,))
@@ -241,7 +242,7 @@ async def test_a_node_with_an_id_beyond_63_is_left_out_and_named() -> None:
     for cpus in (1, 2):
         outcome = await succeed(publisher.publish(msgspec.structs.replace(seen(cpus), machine=high)))
         assert [zone["name"] for zone in api.objects[NRT]["zones"]] == ["node-0"]
-        assert any("node 64" in line for line in outcome.conditions[HIGH_NODES])
+        assert any("node 64" in line for line in outcome.conditions[Condition.HIGH_NODES])
 
 
 class Cluster(FakeApi):

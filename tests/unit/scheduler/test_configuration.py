@@ -14,7 +14,7 @@ from topowise.errors import ConfigError
 from topowise.runtime import config
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.serve.core import Core
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: SchedulerConfiguration\n"
 
@@ -69,4 +69,4 @@ def test_the_service_recognises_the_exporters_that_are_configured() -> None:
         metadata = {"name": name, "labels": labels, "creationTimestamp": datetime.now(UTC).isoformat()}
         core.ledger.reports.put_node_object(core.nodes.decode(msgspec.json.encode({"metadata": metadata})), time.time())
     record = core.records.decode(msgspec.json.encode(pod("a", uid="uid-a")))
-    assert [core.ledger.gates.all(record, name) for name in ("n2", "n3")] == [refusals.NEW_NODE, ""]
+    assert [core.ledger.gates.all(record, name) for name in ("n2", "n3")] == [Refusal.NEW_NODE, None]

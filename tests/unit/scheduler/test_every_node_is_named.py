@@ -229,7 +229,7 @@ def test_preempt(listed: list[Node], setup: Setup, kind: str, priority: int) -> 
     question = service.question(document, *nodes)
     verdicts = service.answers.verdicts(question)
     for at, (name, node) in enumerate(nodes.items()):
-        if name not in answer and verdicts.text(at) and node.occupant == "running" and priority > 0:
+        if name not in answer and verdicts.refusal(at) and node.occupant == "running" and priority > 0:
             assert service.ledger.gates.all(question.record, name, {f"uid-on-{name}"})
 
 

@@ -17,9 +17,9 @@ from topowise.errors import ParseError
 from topowise_scheduler.ledger.pods.records import MAX_CONTAINERS
 from topowise_scheduler.overlay import defrag
 from topowise_scheduler.overlay.fit_together import FitTogether
-from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import Outcome
 from topowise_scheduler.verdicts.kube_scheduler import Pod
+from topowise_scheduler.verdicts.refusals import Refusal
 
 NODES = ("n1", "n2", "n3")
 
@@ -99,7 +99,7 @@ def test_a_large_pod_is_booked_at_its_bind_as_the_model_places_it() -> None:
     record = service.put(large(200, amounts, ["app"]))
     assert record.needs is not None
     before = sum(service.free("n1"))
-    assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
+    assert service.ledger.reservations.assume(record, record.needs, "n1") is None
     assert before - sum(service.free("n1")) == 2
     refused = service.put({**large(200, [{"cpu": "1", "memory": "1Mi"}], ["app"]), "metadata": METADATA})
     assert refused.needs is not None
@@ -114,6 +114,6 @@ async def test_a_pod_beyond_the_bound_fits_with_no_other_pod_and_moves_no_pod() 
     service = service_with("container")
     large_pod = msgspec.convert(many_containers(MAX_CONTAINERS + 1), Pod)
     fit, _ = await service.fitting().fit(FitTogether(pods=(large_pod,)))
-    assert (fit.fits, refusals.TOO_LARGE in fit.why) == (False, True)
+    assert (fit.fits, Refusal.TOO_LARGE in fit.refused) == (False, True)
     with pytest.raises(ParseError, match=f"at most {MAX_CONTAINERS} containers"):
         defrag.plan(service.answers, service.view, large_pod, 1, [], 1)

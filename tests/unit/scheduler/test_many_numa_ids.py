@@ -77,7 +77,7 @@ def test_a_gpu_on_a_node_of_its_own_is_aligned_with_no_cpu(policy: str, gpu: str
     service = Service()
     service.report(published(grace(), config(policy, memory)))
     refusals = [
-        service.answers.verdicts(service.question(document, "n1")).text(0)
+        service.answers.verdicts(service.question(document, "n1")).refusal(0)
         for document in (with_gpu("a"), pod("b", "8"))
     ]
     assert [bool(text) for text in refusals] == [bool(gpu), bool(cpus)]
@@ -128,9 +128,9 @@ def test_64_ids_from_the_exporter_to_the_picture() -> None:
     service = Service("LeastNUMANodes")
     service.report(topology)
     question = service.question(pod("b", "120"), "n1")
-    assert service.answers.verdicts(question).text(0) == ""
+    assert service.answers.verdicts(question).refusal(0) is None
     assert service.answers.scores(question).tolist() == [0]
-    assert service.answers.verdicts(service.question(pod("c", "126"), "n1")).text(0)
+    assert service.answers.verdicts(service.question(pod("c", "126"), "n1")).refusal(0)
     (explanation,) = service.view.explanations(msgspec.convert(pod("b", "120"), kube_scheduler.Pod), ["n1"])
     assert explanation.verdict == "fits"
     drawn = picture.read(report.kubelet_of(node_report, lambda _name: None), {}, node="n1", machine=machine)

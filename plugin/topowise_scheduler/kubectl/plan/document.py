@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from topowise_scheduler.explain.refusal_texts import bare
 from topowise_scheduler.kubectl.plan.planned import Planned, title, verdict
 from topowise_scheduler.overlay.plan import NOT_MODELLED, Result
 
@@ -43,7 +44,12 @@ def _scenario(result: Result) -> dict[str, Any]:
         "kubeletRefusals": result.kubelet_refusals,
         "moves": result.moves,
         "workloads": [
-            {"name": entry.name, "asked": entry.asked, "placed": entry.placed, "why": dict(entry.why)}
+            {
+                "name": entry.name,
+                "asked": entry.asked,
+                "placed": entry.placed,
+                "why": {bare(reason): count for reason, count in entry.why.items()},
+            }
             for entry in result.workloads
         ],
         "resources": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from topowise_scheduler.explain.refusal_texts import bare
 from topowise_scheduler.explain.text import plural
 from topowise_scheduler.kubectl.durations import human
 from topowise_scheduler.kubectl.zones import short
@@ -111,7 +112,7 @@ def title(result: Result) -> str:
 def refusals(result: Result) -> list[tuple[str, str]]:
     """Returns each workload that fits nowhere any more, with the reasons of the nodes."""
     return [
-        (entry.name, "; ".join(f"{plural(count, 'node')}: {why}" for why, count in entry.why.items()))
+        (entry.name, "; ".join(f"{plural(count, 'node')}: {bare(reason)}" for reason, count in entry.why.items()))
         for entry in result.workloads
         if entry.why
     ]

@@ -27,7 +27,7 @@ from topowise_scheduler.options.device_affinity import (
     may_refuse,
 )
 from topowise_scheduler.options.steering.choice import Demand
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 _MOST_BYTES: Final = 16 << 20
 
@@ -45,7 +45,7 @@ class AffinityGate:
     Fewer pods on a node need not bring its devices nearer to each other, so preemption does not help against this gate.
     """
 
-    temporary: Final[frozenset[str]] = frozenset()
+    temporary: Final[frozenset[Refusal]] = frozenset()
 
     def __init__(self, node_states: NodeStates, ignored: IgnoredPods, settings: Settings, steers: Steers) -> None:
         self._node_states = node_states
@@ -61,19 +61,19 @@ class AffinityGate:
         if not _is_required(question.record):
             return
         for at in np.flatnonzero(draft.outcomes == FITS).tolist():
-            text = self.refusal(question.record, question.names[at])
-            if text:
-                draft.refuse_node(at, text)
+            refusal = self.refusal(question.record, question.names[at])
+            if refusal:
+                draft.refuse_node(at, refusal)
 
-    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""
         node_state = self._node_states.of(name)
         is_as_judged = record.steered is None and node_state is not None and node_state.is_as_judged(record.uid)
         if not record.demands.affinity_terms or is_as_judged:
-            return ""
+            return None
         if not leaving:
             # With a label, the gate of NUMA nodes decides.
-            return "" if self.awaits_label(record, name) else self.of(record, name).refusal(self._settings.admits)
+            return None if self.awaits_label(record, name) else self.of(record, name).refusal(self._settings.admits)
         ignored = self._ignored.on(record.uid, record.priority, name)
         return self.refusal_in(record, name, self._node_states.states(name, {record.uid, *ignored, *leaving}))
 
@@ -102,18 +102,20 @@ class AffinityGate:
             accepted = frozenset([numa for numa, of_numa in outcomes.items() if of_numa in admitted])
             sure = frozenset([numa for numa, of_numa in outcomes.items() if of_numa == "sure"])
             if term.strength == "require":
-                refusal = alone.refusal(self._settings.admits) or refusals.NOT_SURELY_NEAR
+                refusal = alone.refusal(self._settings.admits) or Refusal.NOT_SURELY_NEAR
                 yield Demand(accepted, why, needs_label=outcome not in admitted, refusal=refusal)
             if sure and (term.strength == "prefer" or sure != accepted):
                 yield Demand(sure, why, is_required=False, needs_label=outcome != "sure")
 
-    def refusal_in(self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()) -> str:
-        """Returns why the devices of a node in these states would not do for the pod, "" if they would.
+    def refusal_in(
+        self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
+    ) -> Refusal | None:
+        """Returns why the devices of a node in these states would not do for the pod, None if they would.
 
         `guessed` are pods in the states whose devices are not known, beside the pods of the ledger.
         """
         if not record.demands.affinity_terms:
-            return ""
+            return None
         return self._judge(record, name, states, guessed).refusal(self._settings.admits)
 
     def of(self, record: PodRecord, name: str) -> AffinityVerdict:

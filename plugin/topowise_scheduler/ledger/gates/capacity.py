@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from topowise.bounded import Bounded
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import first_refusal
-from topowise_scheduler.ledger.gates.gate import FITS, Draft, Question, Texts
+from topowise_scheduler.ledger.gates.gate import FITS, Draft, Question
 from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.ledger.node.effort import EXACT
 from topowise_scheduler.ledger.pods.records import PodRecord
@@ -24,6 +24,7 @@ from topowise_scheduler.ledger.rows.node_states import NodeStates
 from topowise_scheduler.ledger.rows.possible_rows import bytes_of
 from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import Engine, Outcome
+from topowise_scheduler.verdicts.refusals import Refusal
 
 # Of trials of nodes without their pods of lower priority, with the uids of these pods.
 _MAX_TRIAL_BYTES: Final = 16 << 20
@@ -45,43 +46,42 @@ class CapacityGate:
     """See `Gate`. The node that has no report fits: nothing is known against it."""
 
     # An eviction ends `UNCERTAIN` too.
-    temporary: Final[frozenset[str]] = frozenset()
+    temporary: Final[frozenset[Refusal]] = frozenset()
 
-    def __init__(self, engine: Engine, node_states: NodeStates, ignored: IgnoredPods, texts: Texts) -> None:
+    def __init__(self, engine: Engine, node_states: NodeStates, ignored: IgnoredPods) -> None:
         self._engine = engine
         self._node_states = node_states
         self._ignored = ignored
-        self._texts = texts
-        # By outcome and reason, the number of the words for them.
-        self._words: NDArray[np.int16] = np.zeros(len(Outcome) << _REASON_BITS, np.int16)
+        # By outcome and reason.
+        self._refusals: NDArray[np.int8] = np.zeros(len(Outcome) << _REASON_BITS, np.int8)
         for refused in (Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE):
             for number, reason in enumerate(engine.reasons):
-                text = refusals.of(reason, ever=refused is Outcome.UNRESOLVABLE)
-                self._words[(refused << _REASON_BITS) + number] = texts.number(text)
+                refusal = refusals.of(reason, ever=refused is Outcome.UNRESOLVABLE)
+                self._refusals[(refused << _REASON_BITS) + number] = refusal or 0
         self._exact: Bounded[str, tuple[int, Sequence[Kubelet]]]
         self._exact = Bounded(_MAX_EXACT_BYTES, lambda _, kept: bytes_of(kept[1]))
-        self._trials: Bounded[tuple[str, bytes, frozenset[str]], tuple[int, str]]
+        self._trials: Bounded[tuple[str, bytes, frozenset[str]], tuple[int, Refusal | None]]
         self._trials = Bounded(_MAX_TRIAL_BYTES, lambda key, _: len(key[0]) + 100 * len(key[2]))
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
         if draft.is_open:
-            self._write(question, draft.outcomes, draft.words)
+            self._write(question, draft.outcomes, draft.refusals)
             draft.is_open = False
         else:
-            outcomes, words = np.full_like(draft.outcomes, FITS), np.zeros_like(draft.words)
-            self._write(question, outcomes, words)
+            outcomes, numbers = np.full_like(draft.outcomes, FITS), np.zeros_like(draft.refusals)
+            self._write(question, outcomes, numbers)
             is_open = draft.outcomes == FITS
-            draft.outcomes[is_open], draft.words[is_open] = outcomes[is_open], words[is_open]
+            draft.outcomes[is_open], draft.refusals[is_open] = outcomes[is_open], numbers[is_open]
         if FITS not in draft.outcomes:
             self._try_uncertain(question, draft)
 
-    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
-        """See `Gate`. Returns the kubelet's own reason."""
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
+        """See `Gate`."""
         node_state = self._node_states.of(name)
         # A question is about the pod as the kubelet would place it by itself.
         if node_state is None or (record.steered is None and node_state.is_as_judged(record.uid)):
-            return ""
+            return None
         ignored = self._ignored.on(record.uid, record.priority, name)
         return self._refusal_of(record, name, {record.uid, *ignored, *leaving})
 
@@ -91,21 +91,23 @@ class CapacityGate:
         ignored = self._ignored.on(record.uid, record.priority, name)
         return self._node_states.states(name, {record.uid, *ignored, *leaving})
 
-    def _write(self, question: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
+    def _write(self, question: Question, outcomes: NDArray[np.int8], numbers: NDArray[np.int8]) -> None:
         own = self._own_nodes(question)
         # The node of a nominated pod is asked about alone, and is another node for that pod than for all others.
         if len(question.names) > 1 or not own:
-            self._ask_engine(question, outcomes, words)
+            self._ask_engine(question, outcomes, numbers)
         if len(question.names) > 1:
-            self._ask_without_lower_priority(question, outcomes, words)
+            self._ask_without_lower_priority(question, outcomes, numbers)
         for name, ignored in own.items():
-            if name in question.names and (reason := self._reason_without(question.record, name, ignored)) is not None:
+            node_state = self._node_states.of(name)
+            if name in question.names and node_state is not None and node_state.kubelet is not None:
+                is_as_judged = node_state.is_as_judged(question.record.uid)
+                refusal = None if is_as_judged else self._refusal_without(question.record, name, ignored)
                 at = question.names.index(name)
                 # Other pods can be evicted, as far as this pod is concerned; preemption finds out whether that helps.
-                outcomes[at] = Outcome.UNSCHEDULABLE if reason else Outcome.FITS
-                words[at] = self._texts.number(refusals.of(reason, ever=False))
+                outcomes[at], numbers[at] = Outcome.UNSCHEDULABLE if refusal else Outcome.FITS, refusal or 0
 
-    def _ask_engine(self, question: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
+    def _ask_engine(self, question: Question, outcomes: NDArray[np.int8], numbers: NDArray[np.int8]) -> None:
         """Judges nodes with a report, together with the further states of nodes whose placements are uncertain."""
         known: Subset = known_rows(question.rows)
         rows = question.rows[known]
@@ -120,14 +122,14 @@ class CapacityGate:
         every = np.concatenate([rows, further]) if len(further) else rows
         outcome, reason = self._engine.verdicts(question.requests, every)
         predicted = outcome[:count]
-        numbers = self._words.take((predicted.astype(np.intp) << _REASON_BITS) + reason[:count])
+        of_engine = self._refusals.take((predicted.astype(np.intp) << _REASON_BITS) + reason[:count])
         tight = owners[outcome[count:] != FITS]
         if len(tight):
             is_tight = np.zeros(int(max(tight.max(), rows.max())) + 1, np.bool_)
             is_tight[tight] = True
             refused = is_tight[rows] & (predicted == FITS)
-            predicted[refused], numbers[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNCERTAIN)
-        outcomes[known], words[known] = predicted, numbers
+            predicted[refused], of_engine[refused] = Outcome.UNSCHEDULABLE, Refusal.UNCERTAIN
+        outcomes[known], numbers[known] = predicted, of_engine
 
     def _own_nodes(self, question: Question) -> Mapping[str, Set[str]]:
         """Returns nodes that are tried by the one-node model, with the pods that do not count there: nodes of the pod
@@ -139,64 +141,58 @@ class CapacityGate:
         return {name: uids for name, uids in ignored.items() if uids}
 
     def _ask_without_lower_priority(
-        self, question: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]
+        self, question: Question, outcomes: NDArray[np.int8], numbers: NDArray[np.int8]
     ) -> None:
         without = self._ignored.rows(question.record.priority)
         if without is None:
             return
         outcome, reason = self._engine.verdicts(question.requests, without.rows)
-        of_nodes = np.full(int(max(without.owners.max(initial=0), question.rows.max(initial=0))) + 2, -1, np.int16)
+        of_nodes = np.full(int(max(without.owners.max(initial=0), question.rows.max(initial=0))) + 2, -1, np.int8)
         of_nodes[without.owners[without.at]] = 0
         # The first of a node's states that refuses the pod says why, so it is written last.
         refused = np.flatnonzero(outcome != FITS)[::-1]
-        by_reason = self._words[Outcome.UNSCHEDULABLE << _REASON_BITS :]
+        by_reason = self._refusals[Outcome.UNSCHEDULABLE << _REASON_BITS :]
         of_nodes[without.owners[without.at[refused]]] = by_reason[reason[refused]]
         # A row of -1 reads the last element, which belongs to no node.
-        numbers = of_nodes[question.rows]
+        of_nodes = of_nodes[question.rows]
         # The nominated pods can be evicted, as far as this pod is concerned.
-        outcomes[numbers == 0], outcomes[numbers > 0] = Outcome.FITS, Outcome.UNSCHEDULABLE
-        words[numbers >= 0] = numbers[numbers >= 0]
+        outcomes[of_nodes == 0], outcomes[of_nodes > 0] = Outcome.FITS, Outcome.UNSCHEDULABLE
+        numbers[of_nodes >= 0] = of_nodes[of_nodes >= 0]
 
-    def _reason_without(self, record: PodRecord, name: str, ignored: Set[str]) -> str | None:
-        """Returns why the kubelet would refuse the pod without the ignored pods, "" if it would not, None without a
-        report."""
-        node_state = self._node_states.of(name)
-        if node_state is None or node_state.kubelet is None:
-            return None
-        if node_state.is_as_judged(record.uid):
-            return ""
+    def _refusal_without(self, record: PodRecord, name: str, ignored: Set[str]) -> Refusal | None:
+        """Returns why the kubelet of a reported node would refuse the pod without the ignored pods, None if it would
+        not."""
         key = (name, record.shape, frozenset(ignored))
-        changed_at, reason = self._trials.get(key) or (-1, "")
+        changed_at, refusal = self._trials.get(key) or (-1, None)
         if changed_at != self._node_states.changed_at(name):
-            reason = self._refusal_of(record, name, ignored)
-            self._trials.put(key, (self._node_states.changed_at(name), reason))
-        return reason
+            refusal = self._refusal_of(record, name, ignored)
+            self._trials.put(key, (self._node_states.changed_at(name), refusal))
+        return refusal
 
-    def _refusal_of(self, record: PodRecord, name: str, without: Collection[str]) -> str:
-        """Returns why the kubelet would refuse the pod in one of the possible states, "" if it would not."""
+    def _refusal_of(self, record: PodRecord, name: str, without: Collection[str]) -> Refusal | None:
+        """Returns why the kubelet would refuse the pod in one of the possible states, None if it would not."""
         states = self._node_states.states(name, without)
-        if reason := first_refusal(islice(states, 1), record.view):
-            return reason
-        if not first_refusal(states, record.view):
-            return ""
-        return first_refusal(self._node_states.states(name, without, EXACT), record.view) or ""
+        reason = first_refusal(islice(states, 1), record.view)
+        if reason is None and first_refusal(states, record.view):
+            reason = first_refusal(self._node_states.states(name, without, EXACT), record.view)
+        return refusals.of(reason, ever=False)
 
     def _try_uncertain(self, question: Question, draft: Draft) -> None:
         """Tries nodes with uncertain pods by the one-node model, with more effort, until a node fits: the pod would
         have to wait otherwise. The arrays may have a state there that is worse than all possible states."""
-        record, number, tried = question.record, self._texts.number(refusals.UNCERTAIN), 0
-        for at in np.flatnonzero(draft.words == number).tolist():
+        record, tried = question.record, 0
+        for at in np.flatnonzero(draft.refusals == Refusal.UNCERTAIN).tolist():
             name = question.names[at]
             key = (name, record.shape, _NO_PODS)
-            changed_at, reason = self._trials.get(key) or (-1, "")
+            changed_at, refusal = self._trials.get(key) or (-1, None)
             if changed_at != self._node_states.changed_at(name):
                 if tried == _MOST_TRIED:
                     return
                 tried += 1
-                reason = first_refusal(self._exact_states(name), record.view) or ""
-                self._trials.put(key, (self._node_states.changed_at(name), reason))
-            if not reason:
-                draft.outcomes[at], draft.words[at] = FITS, 0
+                refusal = refusals.of(first_refusal(self._exact_states(name), record.view), ever=False)
+                self._trials.put(key, (self._node_states.changed_at(name), refusal))
+            if refusal is None:
+                draft.outcomes[at], draft.refusals[at] = FITS, 0
                 return
 
     def _exact_states(self, name: str) -> Sequence[Kubelet]:

@@ -24,8 +24,8 @@ from topowise_scheduler.options.claims.devices import ClaimedDevices
 from topowise_scheduler.options.claims.numa_nodes import numa_nodes_of
 from topowise_scheduler.options.claims.work import MOST_UNITS, Work
 from topowise_scheduler.options.steering.choice import Demand
-from topowise_scheduler.verdicts import refusals
-from topowise_scheduler.verdicts.kube_scheduler import Node, Refusal, lacks_devices
+from topowise_scheduler.verdicts.kube_scheduler import Node, Objection, lacks_devices
+from topowise_scheduler.verdicts.refusals import Refusal
 
 if TYPE_CHECKING:
     # At run time most installations do not need these.
@@ -183,8 +183,8 @@ class ClaimedNodes:
         devices = self.settings.claims.devices(record, self.settings.node_of(name), name, leaving, taken, work)
         return Claimed(devices, self._near(name, node_state.kubelet, devices))
 
-    def shortage(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
-        """Returns the refusal of a node that is known to lack devices for the pod's claims, once the pods `leaving`
+    def shortage(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Objection | None:
+        """Returns the objection to a node that is known to lack devices for the pod's claims, once the pods `leaving`
         have left. It is kube-scheduler's own: `filter` is not asked about such a node."""
         devices = self.of(record, name, leaving).devices if self.applies(record) else ClaimedDevices()
         return lacks_devices(devices.problem) if devices.is_short else None
@@ -201,7 +201,7 @@ class ClaimedNodes:
         required = is_single and self.is_required(record)
         why = "the devices of its claims"
         # Without a label the kubelet may take another NUMA node than predicted.
-        yield Demand(near, why, is_required=required, needs_label=is_single, refusal=refusals.CLAIMS_APART)
+        yield Demand(near, why, is_required=required, needs_label=is_single, refusal=Refusal.CLAIMS_APART)
 
     def leaves_devices(self, record: PodRecord) -> bool:
         """Returns whether the pod leaves nodes with free devices to pods with claims: claims are enabled, and it has

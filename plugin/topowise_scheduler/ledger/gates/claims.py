@@ -12,6 +12,7 @@ cached judgement is used only until its node, or a claim on it, changes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -32,7 +33,7 @@ from topowise_scheduler.ledger.rows.node_states import NodeStates
 from topowise_scheduler.options.claims.devices import ClaimedDevices
 from topowise_scheduler.options.claims.numa_nodes import named
 from topowise_scheduler.options.claims.objects import DeviceRequestAllocationResult
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 Outcome = Literal["aligned", "possible", "apart", "unknown", "nothing"]
 """`possible`: in some states of the node only. `unknown`: the devices are not known. `nothing`: the devices have no
@@ -102,7 +103,7 @@ class PodAlignment(NamedTuple):
 class ClaimGate:
     """See `Gate`."""
 
-    temporary: Final = frozenset((refusals.CLAIMS_MISPREDICTED,))
+    temporary: Final = frozenset((Refusal.CLAIMS_MISPREDICTED,))
 
     def __init__(
         self, node_states: NodeStates, ignored: IgnoredPods, claimed: ClaimedNodes, numa_node: NumaNodeGate
@@ -129,24 +130,24 @@ class ClaimGate:
         if not self._concerns(record):
             return
         if self._claimed.settings is None:
-            draft.refuse_all(refusals.CLAIMS_ARE_OFF)
+            draft.refuse_all(Refusal.CLAIMS_ARE_OFF)
             return
         for at in np.flatnonzero(draft.outcomes == FITS).tolist():
-            text = self.refusal(record, question.names[at])
-            if text:
-                draft.refuse_node(at, text, may_preempt=text == refusals.CLAIMS_APART)
+            refusal = self.refusal(record, question.names[at])
+            if refusal:
+                draft.refuse_node(at, refusal, may_preempt=refusal is Refusal.CLAIMS_APART)
 
-    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""
         if not self._concerns(record):
-            return ""
+            return None
         if self._claimed.settings is None:
-            return refusals.CLAIMS_ARE_OFF
+            return Refusal.CLAIMS_ARE_OFF
         judged = self.judge(record, name, leaving)
         if judged.outcome in ("apart", "possible"):
-            return refusals.CLAIMS_APART
+            return Refusal.CLAIMS_APART
         is_mispredicted = (record.uid, name) in self._mispredicted and not judged.devices.is_allocated
-        return refusals.CLAIMS_MISPREDICTED if is_mispredicted else ""
+        return Refusal.CLAIMS_MISPREDICTED if is_mispredicted else None
 
     def judge(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Judgement:
         """Returns whether a pod with claims would be near their devices on the node. Claims must be enabled, and the
@@ -218,10 +219,10 @@ class ClaimGate:
             self._mispredicted.put((record.uid, name), now + MISPREDICTED_S)
             self._node_states.note_change(name)
 
-    def until(self, record: PodRecord, name: str) -> Mapping[str, float]:
-        """Returns by node when a misprediction ends to count (seconds, monotonic)."""
+    def until(self, record: PodRecord, name: str) -> float:
+        """Returns when a misprediction on a node ends to count (seconds, monotonic), infinity if there is none."""
         end = self._mispredicted.get((record.uid, name))
-        return {} if end is None else {name: end}
+        return math.inf if end is None else end
 
     def expire(self, now: float) -> set[str]:
         """Ends mispredictions that are over. Returns their nodes."""

@@ -16,6 +16,7 @@ from topowise.pods import Needs
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts.engine import Outcome
+from topowise_scheduler.verdicts.refusals import Refusal
 
 FITS: Final = int(Outcome.FITS)
 
@@ -34,75 +35,58 @@ class Question(msgspec.Struct, frozen=True):
     names: Sequence[str]
     rows: Rows
     is_simulation: bool
-    templates: Mapping[int, str] = {}
+    templates: Mapping[int, Refusal | None] = {}
     """By index of a node that the cluster does not have, and whose group has a profile: why an empty node of the group
-    refuses the pod, "" if it takes the pod."""
+    refuses the pod, None if it takes the pod."""
     unknown: Sequence[str] = ()
     """Names that the cluster does not have and that no earlier question had; for the log, after the answer."""
-
-
-class Texts:
-    """Refusals by number. There are a few dozen, so a number is only ever added."""
-
-    def __init__(self) -> None:
-        self.texts = [""]
-        self._numbers = {"": 0}
-
-    def number(self, text: str) -> int:
-        """Returns the number of a text."""
-        number = self._numbers.get(text)
-        if number is None:
-            number = self._numbers[text] = len(self.texts)
-            self.texts.append(text)
-        return number
 
 
 class Draft:
     """The verdicts of a question while the gates write them: every node fits until a gate refuses the node.
 
-    `outcomes` (nodes,) are `Outcome`s, `words` (nodes,) are numbers of `texts`.
+    `outcomes` (nodes,) are `Outcome`s, `refusals` (nodes,) are `Refusal`s, 0 for a node that fits.
     """
 
-    def __init__(self, count: int, texts: Texts) -> None:
+    def __init__(self, count: int) -> None:
         self.outcomes: NDArray[np.int8] = np.full(count, FITS, np.int8)
-        self.words: NDArray[np.int16] = np.zeros(count, np.int16)
-        self.texts = texts
+        self.refusals: NDArray[np.int8] = np.zeros(count, np.int8)
         self.is_open = True
         """No gate has refused any node so far."""
 
-    def refuse(self, at: NDArray[np.bool_], text: str) -> None:
+    def refuse(self, at: NDArray[np.bool_], refusal: Refusal) -> None:
         """Refuses nodes (nodes,) for a reason that evictions do not change. A node that is refused keeps its reason."""
         if not self.is_open:
             at = at & (self.outcomes == FITS)
         self.is_open = False
-        self.outcomes[at], self.words[at] = Outcome.UNRESOLVABLE, self.texts.number(text)
+        self.outcomes[at], self.refusals[at] = Outcome.UNRESOLVABLE, refusal
 
-    def refuse_all(self, text: str) -> None:
+    def refuse_all(self, refusal: Refusal) -> None:
         """Refuses every node."""
-        self.refuse(np.ones(len(self.outcomes), np.bool_), text)
+        self.refuse(np.ones(len(self.outcomes), np.bool_), refusal)
 
-    def refuse_node(self, at: int, text: str, *, may_preempt: bool = False) -> None:
+    def refuse_node(self, at: int, refusal: Refusal, *, may_preempt: bool = False) -> None:
         """Refuses a node that fits so far, for a reason that evictions change or not (`may_preempt`)."""
         self.outcomes[at] = Outcome.UNSCHEDULABLE if may_preempt else Outcome.UNRESOLVABLE
-        self.words[at] = self.texts.number(text)
+        self.refusals[at] = refusal
 
-    def refuse_rows(self, question: Question, rows: Rows, text: str) -> None:
+    def refuse_rows(self, question: Question, rows: Rows, refusal: Refusal) -> None:
         """Refuses the nodes of the question that have these rows of the engine."""
-        self.refuse(np.isin(question.rows, rows[rows >= 0]), text)
+        self.refuse(np.isin(question.rows, rows[rows >= 0]), refusal)
 
 
 class Gate(Protocol):
     """One reason to keep pods from nodes, asked about many nodes at once or about one node."""
 
     @property
-    def temporary(self) -> frozenset[str]:
+    def temporary(self) -> frozenset[Refusal]:
         """Returns the refusals of this gate that time or the next report of the node ends, and no eviction."""
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """Refuses in the draft the nodes that this gate keeps the pod from."""
 
-    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
-        """Returns why this gate keeps the pod from the node once the pods `leaving` have left, "" if it does not."""
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
+        """Returns why this gate keeps the pod from the node once the pods `leaving` have left, None if it does not."""
 
 
 def limited_resources(needs: Needs) -> set[str]:

@@ -7,7 +7,7 @@ beside all gates, because only then is it known which other pods are on their wa
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Final
 
@@ -20,7 +20,7 @@ from topowise_scheduler.ledger.gates.affinity import AffinityGate
 from topowise_scheduler.ledger.gates.capacity import CapacityGate
 from topowise_scheduler.ledger.gates.claimed_nodes import ClaimedNodes, ClaimSettings
 from topowise_scheduler.ledger.gates.claims import ClaimGate
-from topowise_scheduler.ledger.gates.gate import FITS, Draft, Gate, Question, Texts
+from topowise_scheduler.ledger.gates.gate import FITS, Draft, Gate, Question
 from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.ledger.gates.new_nodes import NewNodes
 from topowise_scheduler.ledger.gates.numa_node import Markers, NumaNodeGate, may_be_steered, no_markers
@@ -37,8 +37,8 @@ from topowise_scheduler.ledger.pods.pod_states import PodStates
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import NodeStates
 from topowise_scheduler.options.device_affinity import Settings
-from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import Engine
+from topowise_scheduler.verdicts.refusals import Refusal, numbered
 
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
@@ -47,19 +47,18 @@ _MAX_ORDERS: Final = 64
 
 
 class Verdicts(msgspec.Struct, frozen=True):
-    """Per node of the question: the outcome, and the index of its text in `texts`.
+    """Per node of the question: the outcome, and the number of the `Refusal`, 0 for a node that fits.
 
     `judged_at` is what `NodeStates.changes` counted then.
     """
 
     outcomes: NDArray[np.int8]
-    words: NDArray[np.int16]
-    texts: Sequence[str]
+    refusals: NDArray[np.int8]
     judged_at: int
 
-    def text(self, index: int) -> str:
-        """Returns why the node is refused, "" if it is not."""
-        return self.texts[int(self.words[index])]
+    def refusal(self, index: int) -> Refusal | None:
+        """Returns why the node is refused, None if it is not."""
+        return numbered(int(self.refusals[index]))
 
 
 class Gates:
@@ -82,7 +81,6 @@ class Gates:
         ignores_claims: bool,
     ) -> None:
         self._node_states = node_states
-        self._texts = Texts()
         self.ignored = ignored
         """Pods that a verdict for another pod does not count."""
         self.quarantine = Quarantine(engine)
@@ -93,7 +91,7 @@ class Gates:
         """Nodes whose last report is not what their kubelet says now."""
         self.slow_admissions = SlowAdmissions(engine, max_admission_s)
         """Nodes whose kubelet would take too long."""
-        self.capacity = CapacityGate(engine, node_states, ignored, self._texts)
+        self.capacity = CapacityGate(engine, node_states, ignored)
         """Nodes whose kubelet would refuse the pod."""
         self.affinity = AffinityGate(
             node_states, ignored, affinity, partial(may_be_steered, markers if steers else no_markers)
@@ -132,15 +130,15 @@ class Gates:
 
     def verdicts(self, question: Question) -> Verdicts:
         """Returns the verdict of all gates for each node. A node without a report fits: nothing is known against it."""
-        draft = Draft(len(question.names), self._texts)
+        draft = Draft(len(question.names))
         if question.record.is_too_large:
-            draft.refuse_all(refusals.TOO_LARGE)
+            draft.refuse_all(Refusal.TOO_LARGE)
         elif self.claimed.settings is None:
             for gate in self._all:
                 gate.verdicts(question, draft)
         else:
             self._limited_verdicts(question, draft)
-        return Verdicts(draft.outcomes, draft.words, self._texts.texts, self._node_states.changes)
+        return Verdicts(draft.outcomes, draft.refusals, self._node_states.changes)
 
     def _limited_verdicts(self, question: Question, draft: Draft) -> None:
         """Predicts devices of claims on some nodes, and on more nodes until a node fits for certain or the work is
@@ -156,25 +154,27 @@ class Gates:
                 for gate in self._of_claims:
                     gate.verdicts(question, draft)
 
-    def until(self, record: PodRecord, node: str, refusal: str) -> float:
+    def until(self, record: PodRecord, node: str, refusal: Refusal | None) -> float:
         """Returns when a refusal ends at the latest (seconds, monotonic), infinity if only an event ends it."""
-        ends: dict[str, Mapping[str, float]] = {
-            refusals.NEW_NODE: self.new_nodes.until,
-            refusals.QUARANTINED: self.quarantine.nodes(record.shape),
-            refusals.CLAIMS_MISPREDICTED: self.claims.until(record, node),
-        }
-        return ends.get(refusal, {}).get(node, math.inf)
+        match refusal:
+            case Refusal.NEW_NODE:
+                return self.new_nodes.until.get(node, math.inf)
+            case Refusal.QUARANTINED:
+                return self.quarantine.nodes(record.shape).get(node, math.inf)
+            case Refusal.CLAIMS_MISPREDICTED:
+                return self.claims.until(record, node)
+        return math.inf
 
-    def standing(self, record: PodRecord, name: str) -> str:
-        """Returns why the node takes no such pod whatever capacity is free, "" if it does."""
+    def standing(self, record: PodRecord, name: str) -> Refusal | None:
+        """Returns why the node takes no such pod whatever capacity is free, None if it does."""
         return _first(self._standing, record, name)
 
-    def all(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
-        """Returns why the node does not take the pod once the pods `leaving` have left, "" if it does."""
-        return refusals.TOO_LARGE if record.is_too_large else _first(self._all, record, name, leaving)
+    def all(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
+        """Returns why the node does not take the pod once the pods `leaving` have left, None if it does."""
+        return Refusal.TOO_LARGE if record.is_too_large else _first(self._all, record, name, leaving)
 
-    def at_bind(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
-        """Returns why the pod must not be bound to the node now, "" if it may: of all gates, or for the sake of pods
+    def at_bind(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
+        """Returns why the pod must not be bound to the node now, None if it may: of all gates, or for the sake of pods
         that are on their way there."""
         return self.all(record, name, leaving) or self._order(record, name, leaving)
 
@@ -187,25 +187,22 @@ class Gates:
         absent = {*self.ignored.on(record.uid, record.priority, name), *leaving}
         return admission_order.survive_any_order(node_state, record, absent, _MAX_ORDERS)
 
-    def _order(self, record: PodRecord, name: str, leaving: Collection[str]) -> str:
+    def _order(self, record: PodRecord, name: str, leaving: Collection[str]) -> Refusal | None:
         node_state = self._node_states.of(name)
         if node_state is None or not node_state.has_coming(record.uid):
-            return ""
+            return None
         absent = {*self.ignored.on(record.uid, record.priority, name), *leaving}
         if not admission_order.survive(node_state, record, absent, _MAX_SWAPPED):
-            return "a pod that is on its way there would be refused if this pod came first"
+            return Refusal.BEFORE_OTHERS
         later = admission_order.only_expected(node_state, record)
         if later:
             states = self._node_states.states(name, {record.uid, *later, *absent})
             if first_refusal(states, record.view) is not None:
-                return "it would be refused if it came before pods that are only expected there"
-        return ""
+                return Refusal.BEFORE_EXPECTED
+        return None
 
 
-def _first(gates: Sequence[Gate], record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
-    """Returns the first refusal of the gates, "" if there is none."""
-    for gate in gates:
-        refusal = gate.refusal(record, name, leaving)
-        if refusal:
-            return refusal
-    return ""
+def _first(gates: Sequence[Gate], record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
+    """Returns the first refusal of the gates, None if there is none."""
+    refusals = (gate.refusal(record, name, leaving) for gate in gates)
+    return next(filter(None, refusals), None)

@@ -18,15 +18,15 @@ import numpy as np
 from topowise_scheduler.ledger.gates.gate import Draft, Question, may_get_exclusive
 from topowise_scheduler.ledger.pods.exporter_pods import ExporterPods, ExporterSettings, selects
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import Engine
 from topowise_scheduler.verdicts.kube_scheduler import Node
+from topowise_scheduler.verdicts.refusals import Refusal
 
 
 class NewNodes:
     """Nodes by name with the end of the wait (seconds, monotonic). Not thread-safe."""
 
-    temporary: Final = frozenset((refusals.NEW_NODE,))
+    temporary: Final = frozenset((Refusal.NEW_NODE,))
 
     def __init__(self, engine: Engine, exporters: ExporterPods, settings: ExporterSettings) -> None:
         self._engine = engine
@@ -73,11 +73,11 @@ class NewNodes:
         for at in np.flatnonzero(question.rows < 0).tolist():
             is_new[at] = self._waits(question.names[at])
         if is_new.any():
-            draft.refuse(is_new, refusals.NEW_NODE)
+            draft.refuse(is_new, Refusal.NEW_NODE)
 
-    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""
-        return refusals.NEW_NODE if name in self.until and may_get_exclusive(record) and self._waits(name) else ""
+        return Refusal.NEW_NODE if name in self.until and may_get_exclusive(record) and self._waits(name) else None
 
     def _waits(self, name: str) -> bool:
         if name not in self.until or self._engine.row(name) >= 0:

@@ -35,6 +35,7 @@ from topowise_scheduler.options.steering.choice import Choice, Demand, Views, ch
 from topowise_scheduler.options.steering.demands import Beside, beside, demand_of
 from topowise_scheduler.options.steering.numa_affinity import PodTerm
 from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 Markers: TypeAlias = Callable[[str], int | None]
 """Returns how many markers a Node lists as allocatable, None if it does not list the resource."""
@@ -57,7 +58,7 @@ class NumaNodeGate:
     node.
     """
 
-    temporary: Final[frozenset[str]] = frozenset((refusals.PODS_NOT_LOCATED,))
+    temporary: Final[frozenset[Refusal]] = frozenset((Refusal.PODS_NOT_LOCATED,))
 
     def __init__(
         self,
@@ -79,47 +80,49 @@ class NumaNodeGate:
         # Choices for pods that no other pod and no device draws, by the number of the node's state.
         self._choices: Bounded[tuple[int, bytes, int | None, frozenset[int], bool], Choice]
         self._choices = Bounded(_MOST_BYTES, lambda key, _: 512 + len(key[1]))
-        self._cache = CacheUntilChange[str, _Key](node_states, lambda key: 512 * (1 + len(key[3]) + len(key[4])))
+        self._cache = CacheUntilChange[tuple[Refusal | None], _Key](
+            node_states, lambda key: 512 * (1 + len(key[3]) + len(key[4]))
+        )
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
         if not _concerns(question.record):
             return
         for at in np.flatnonzero(draft.outcomes == FITS).tolist():
-            text = self.refusal(question.record, question.names[at])
-            if text:
-                is_of_claims = self._claimed.is_required(question.record) and text in _OF_OTHER_PODS
-                draft.refuse_node(at, text, may_preempt=is_of_claims)
+            refusal = self.refusal(question.record, question.names[at])
+            if refusal:
+                is_of_claims = self._claimed.is_required(question.record) and refusal in _OF_OTHER_PODS
+                draft.refuse_node(at, refusal, may_preempt=is_of_claims)
 
-    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""
         if not _concerns(record):
-            return ""
+            return None
         wanted, markers = wanted_markers(record), self._markers(name)
         if markers is None:
             return self._unsteered_refusal(record, name, leaving)
         ignored = frozenset((*self._ignored.on(record.uid, record.priority, name), *leaving))
         if wanted and wanted > markers - self._used(name, {record.uid, *ignored}):
-            return refusals.TOO_FEW_MARKERS
+            return Refusal.TOO_FEW_MARKERS
         if not self._steers:
             return self._unsteered_refusal(record, name, leaving)
-        return self._numa_refusal(record, name, ignored, leaving) if self._may_require(record, name) else ""
+        return self._numa_refusal(record, name, ignored, leaving) if self._may_require(record, name) else None
 
-    def _unsteered_refusal(self, record: PodRecord, name: str, leaving: Collection[str]) -> str:
+    def _unsteered_refusal(self, record: PodRecord, name: str, leaving: Collection[str]) -> Refusal | None:
         """Returns the refusal of a node that cannot steer, if the pod has to be steered there."""
-        refusal = refusals.NODE_HAS_NO_MARKERS if self._steers else refusals.STEERING_IS_OFF
+        refusal = Refusal.NODE_HAS_NO_MARKERS if self._steers else Refusal.STEERING_IS_OFF
         if record.demands.numa_node is not None:
             return refusal
         node_state = self._node_states.of(name)
         required = [term for term in record.demands.numa_affinity if term.strength == "require"]
         if not required or node_state is None or node_state.kubelet is None:
-            return refusal if required else ""
+            return refusal if required else None
         only = msgspec.structs.replace(record, numa_affinity=tuple(required))
         for demand in _demands(only, node_state, node_state.kubelet, leaving):
             if demand.is_required:
                 # What no label would give is the better reason.
                 return refusal if demand.numa_nodes else demand.refusal
-        return ""
+        return None
 
     def _may_require(self, record: PodRecord, name: str) -> bool:
         """Returns whether a demand on the NUMA nodes of a node with markers may be required."""
@@ -145,7 +148,9 @@ class NumaNodeGate:
         absent = [entry for entry in map(history.entry, ignored) if entry is not None]
         return used - sum([entry.needs.requests.get(MARKER, 0) for entry in absent])
 
-    def _numa_refusal(self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]) -> str:
+    def _numa_refusal(
+        self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]
+    ) -> Refusal | None:
         is_near = self._claimed.is_required(record)
         near = self._claimed.of(record, name, leaving).near if is_near else frozenset[int]()
         key = (
@@ -157,16 +162,18 @@ class NumaNodeGate:
             near,
             ignored,
         )
-        text = self._cache.get(key)
-        if text is None:
-            text = self._decided_refusal(record, name, ignored, leaving)
-            self._cache.put(key, text)
-        return text
+        kept = self._cache.get(key)
+        if kept is None:
+            kept = (self._decided_refusal(record, name, ignored, leaving),)
+            self._cache.put(key, kept)
+        return kept[0]
 
-    def _decided_refusal(self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]) -> str:
+    def _decided_refusal(
+        self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]
+    ) -> Refusal | None:
         node_state = self._node_states.of(name)
         if node_state is None or node_state.kubelet is None:
-            return refusals.NO_SUCH_NUMA_NODE
+            return Refusal.NO_SUCH_NUMA_NODE
         demands = [demand for demand in _demands(record, node_state, node_state.kubelet, ignored) if demand.is_required]
         # Most nodes have no such pod, which takes no trial.
         impossible = next((demand for demand in demands if not demand.numa_nodes), None)
@@ -215,7 +222,7 @@ class NumaNodeGate:
         record = msgspec.structs.replace(record, steered=None)
         if not near or not self._can_steer(record, name):
             return record
-        of_claims = Demand(near, "the devices of its claims", refusal=refusals.CLAIMS_APART)
+        of_claims = Demand(near, "the devices of its claims", refusal=Refusal.CLAIMS_APART)
         choice = choose(states, views_of(record), [of_claims])
         return None if choice.numa is None else msgspec.structs.replace(record, steered=choice.numa)
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from topowise_scheduler.ledger.gates.gate import Draft, Question
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import Engine
+from topowise_scheduler.verdicts.refusals import Refusal
 
 # An exporter writes nothing if a refusal has changed nothing, so a quarantine ends by itself too.
 QUARANTINE_S: Final = 300.0
@@ -24,7 +24,7 @@ _MOST: Final = 1 << 16
 class Quarantine:
     """Pairs of shape and node, each with its end (seconds, monotonic)."""
 
-    temporary: Final = frozenset((refusals.QUARANTINED,))
+    temporary: Final = frozenset((Refusal.QUARANTINED,))
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -49,11 +49,11 @@ class Quarantine:
         """See `Gate`."""
         nodes = self.nodes(question.record.shape)
         if nodes:
-            draft.refuse_rows(question, self._engine.rows(list(nodes)), refusals.QUARANTINED)
+            draft.refuse_rows(question, self._engine.rows(list(nodes)), Refusal.QUARANTINED)
 
-    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""
-        return refusals.QUARANTINED if name in self.nodes(record.shape) else ""
+        return Refusal.QUARANTINED if name in self.nodes(record.shape) else None
 
     def put(self, shape: bytes, node: str, now: float) -> None:
         """Starts or extends the quarantine of a node for pods of this shape."""

@@ -19,13 +19,13 @@ from topowise_scheduler.ledger.pods.booking_state import BookingState
 from topowise_scheduler.ledger.pods.pod_states import PodStates
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import NodeStates
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 
 class ReservedDevices:
     """See `Gate`."""
 
-    temporary: Final[frozenset[str]] = frozenset()
+    temporary: Final[frozenset[Refusal]] = frozenset()
 
     def __init__(self, node_states: NodeStates, pods: PodStates, claimed: ClaimedNodes) -> None:
         self._node_states = node_states
@@ -39,20 +39,20 @@ class ReservedDevices:
         nodes = set(self._pods.nominated.values())
         for at in np.flatnonzero(draft.outcomes == FITS).tolist():
             name = question.names[at]
-            if name in nodes and (text := self.refusal(question.record, name)):
-                draft.refuse_node(at, text)
+            if name in nodes and (refusal := self.refusal(question.record, name)):
+                draft.refuse_node(at, refusal)
 
-    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""
         node_state = self._node_states.of(name)
         if node_state is None or not self._claimed.applies(record):
-            return ""
+            return None
         for entry in node_state.history.expected:
             # Of equal priorities, neither pod waits for the other.
             is_first = entry.state is BookingState.NOMINATED and entry.record.priority > record.priority
             if is_first and self._claimed.applies(entry.record) and self._takes(record, entry.record, name, leaving):
-                return refusals.DEVICES_RESERVED
-        return ""
+                return Refusal.DEVICES_RESERVED
+        return None
 
     def _takes(self, record: PodRecord, nominated: PodRecord, name: str, leaving: Collection[str]) -> bool:
         """Returns whether the pod would take a device that the nominated pod needs."""

@@ -15,13 +15,13 @@ import numpy as np
 
 from topowise_scheduler.ledger.gates.gate import Draft, Question
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 
 class ReservedPlaces:
     """By UID of the pod: the node, and the end of the place (seconds, monotonic)."""
 
-    temporary: Final = frozenset((refusals.RESERVED_ELSEWHERE,))
+    temporary: Final = frozenset((Refusal.RESERVED_ELSEWHERE,))
 
     def __init__(self) -> None:
         self.places: dict[str, tuple[str, float]] = {}
@@ -30,12 +30,12 @@ class ReservedPlaces:
         """See `Gate`."""
         if not self.places or (place := self.places.get(question.record.uid)) is None:
             return
-        draft.refuse(np.array([name != place[0] for name in question.names], np.bool_), refusals.RESERVED_ELSEWHERE)
+        draft.refuse(np.array([name != place[0] for name in question.names], np.bool_), Refusal.RESERVED_ELSEWHERE)
 
-    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""
         node, _ = self.places.get(record.uid, (name, 0.0))
-        return "" if node == name else refusals.RESERVED_ELSEWHERE
+        return None if node == name else Refusal.RESERVED_ELSEWHERE
 
     def expire(self, now: float) -> None:
         """Ends the places whose time is over."""

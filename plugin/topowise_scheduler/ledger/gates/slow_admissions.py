@@ -19,8 +19,8 @@ from topowise.bounded import Bounded
 from topowise_scheduler.kubelet import Kubelet, cost
 from topowise_scheduler.ledger.gates.gate import Draft, Question
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import Engine
+from topowise_scheduler.verdicts.refusals import Refusal
 
 _MAX_BYTES: Final = 4 << 20
 
@@ -31,7 +31,7 @@ _NONE: Final[Rows] = np.zeros(0, np.int32)
 class SlowAdmissions:
     """`limit_s` in seconds; 0: no admission is too long. Not thread-safe."""
 
-    temporary: Final[frozenset[str]] = frozenset()
+    temporary: Final[frozenset[Refusal]] = frozenset()
 
     def __init__(self, engine: Engine, limit_s: float) -> None:
         self._engine = engine
@@ -54,12 +54,12 @@ class SlowAdmissions:
         """See `Gate`."""
         rows = self._closed(question.record)
         if rows.size:
-            draft.refuse_rows(question, rows, refusals.TOO_SLOW)
+            draft.refuse_rows(question, rows, Refusal.TOO_SLOW)
 
-    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""
         rows = self._closed(record)
-        return refusals.TOO_SLOW if rows.size and self._engine.row(name) in rows[rows >= 0] else ""
+        return Refusal.TOO_SLOW if rows.size and self._engine.row(name) in rows[rows >= 0] else None
 
     def _closed(self, record: PodRecord) -> Rows:
         """Returns the engine's rows of nodes that would take too long with the pod."""

@@ -11,12 +11,13 @@ from typing import Final
 
 from topowise_scheduler.ledger.gates.gate import FITS, Draft, Question
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.verdicts.refusals import Refusal
 
 
 class TemplateNodes:
     """See `Gate`."""
 
-    temporary: Final[frozenset[str]] = frozenset()
+    temporary: Final[frozenset[Refusal]] = frozenset()
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
@@ -24,6 +25,6 @@ class TemplateNodes:
             if refusal and draft.outcomes[at] == FITS:
                 draft.refuse_node(at, refusal)
 
-    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
-        """See `Gate`. Returns "": the node does not exist."""
-        return ""
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
+        """See `Gate`. Returns None: the node does not exist."""
+        return None

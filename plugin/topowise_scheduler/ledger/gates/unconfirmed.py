@@ -31,8 +31,8 @@ from topowise.attributes import confirmation
 from topowise_scheduler.ledger.gates.gate import Draft, Question, limited_resources, may_get_exclusive
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import NodeStates
-from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import Engine
+from topowise_scheduler.verdicts.refusals import Refusal
 
 OBJECT_DELETED: Final = "object-deleted"
 OVER_BUDGET: Final = "over-budget"
@@ -53,7 +53,7 @@ _OPEN: Final = (*_LEFT_BEHIND, EXPORTER_DOWN, PODS_UNREPORTED)
 class UnconfirmedNodes:
     """Unconfirmed nodes by name, with the reasons. Not thread-safe."""
 
-    temporary: Final = frozenset((refusals.UNCONFIRMED, refusals.EXPORTER_DOWN))
+    temporary: Final = frozenset((Refusal.UNCONFIRMED, Refusal.EXPORTER_DOWN))
 
     def __init__(self, engine: Engine, node_states: NodeStates) -> None:
         self._engine = engine
@@ -129,18 +129,18 @@ class UnconfirmedNodes:
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
         for rows in self._closed(question.record):
-            draft.refuse_rows(question, rows, refusals.UNCONFIRMED)
+            draft.refuse_rows(question, rows, Refusal.UNCONFIRMED)
         if self._outdated and may_get_exclusive(question.record):
             names = [name for name in self._outdated if self._is_ahead_of_report(question.record, name)]
             if names:
-                draft.refuse_rows(question, self._engine.rows(names), refusals.EXPORTER_DOWN)
+                draft.refuse_rows(question, self._engine.rows(names), Refusal.EXPORTER_DOWN)
 
-    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""
         if any(_closes(reason, record) for reason in self.why(name)):
-            return f"the report of {name} is not confirmed by its kubelet ({', '.join(self.why(name))})"
+            return Refusal.UNCONFIRMED
         is_refused = may_get_exclusive(record) and self._is_ahead_of_report(record, name, leaving)
-        return refusals.EXPORTER_DOWN if is_refused else ""
+        return Refusal.EXPORTER_DOWN if is_refused else None
 
     def _is_ahead_of_report(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> bool:
         """Returns whether no exporter runs on the node, and the node has pods to align that its report lacks."""

@@ -22,16 +22,16 @@ from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.options.device_affinity.affinity_terms import AffinityTerm
 from topowise_scheduler.options.device_affinity.choices import Choices, DeviceClass, KnownDevices
 from topowise_scheduler.options.device_affinity.preferred_allocation import Rule
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 Outcome = Literal["sure", "possible", "impossible", "unknown"]
 Admits = Literal["sure", "possible"]
 
 _GRADES: Final[Mapping[Outcome, int]] = {"sure": 2, "possible": 1, "impossible": 0, "unknown": 0}
-_REFUSALS: Final[Mapping[Outcome, str]] = {
-    "possible": refusals.NOT_SURELY_NEAR,
-    "impossible": refusals.NOT_NEAR,
-    "unknown": refusals.PLACES_UNKNOWN,
+_REFUSALS: Final[Mapping[Outcome, Refusal]] = {
+    "possible": Refusal.NOT_SURELY_NEAR,
+    "impossible": Refusal.NOT_NEAR,
+    "unknown": Refusal.PLACES_UNKNOWN,
 }
 _WHYS: Final[Mapping[Outcome, str]] = {
     "sure": "every choice of the kubelet meets it",
@@ -76,9 +76,9 @@ class AffinityVerdict(msgspec.Struct, frozen=True):
         """The rank of this node among other nodes, larger is better."""
         return sum(_GRADES[outcome] for outcome in self.outcomes)
 
-    def refusal(self, admits: Admits) -> str:
-        """Why the node is refused, "" if it is not."""
-        return "" if not self.required or self.required in ("sure", admits) else _REFUSALS[self.required]
+    def refusal(self, admits: Admits) -> Refusal | None:
+        """Why the node is refused, None if it is not."""
+        return None if not self.required or self.required in ("sure", admits) else _REFUSALS[self.required]
 
 
 class _Tally:

@@ -20,8 +20,8 @@ from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.kubelet.masks import union
 from topowise_scheduler.kubelet.pod import ContainerView, PodView
 from topowise_scheduler.kubelet.trial import View, trial
-from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import AlignedContainer, Candidates
+from topowise_scheduler.verdicts.refusals import Refusal
 from topowise_scheduler.verdicts.strategies.tight_fit import TightFit
 
 Views = Callable[[int | None], View]
@@ -42,7 +42,7 @@ class Demand(NamedTuple):
     why: str
     is_required: bool = True
     needs_label: bool = True
-    refusal: str = refusals.NO_SUCH_NUMA_NODE
+    refusal: Refusal = Refusal.NO_SUCH_NUMA_NODE
 
 
 class Choice(NamedTuple):
@@ -55,7 +55,7 @@ class Choice(NamedTuple):
     alone: int | None = None
     whys: tuple[str, ...] = ()
     is_required: bool = False
-    refusal: str = ""
+    refusal: Refusal | None = None
 
 
 def choose(states: Sequence[Kubelet], views: Views, demands: Sequence[Demand] = ()) -> Choice:
@@ -86,7 +86,7 @@ def choose(states: Sequence[Kubelet], views: Views, demands: Sequence[Demand] = 
     numa_nodes = _ranked(node, pod, views, demands, alone) if len(allowed) > 1 else allowed
     chosen = next((numa for numa in numa_nodes if _fits(states, views, numa)), None)
     if chosen is None:
-        return Choice(None, alone, required, is_required=True, refusal=refusals.NUMA_NODE_FULL)
+        return Choice(None, alone, required, is_required=True, refusal=Refusal.NUMA_NODE_FULL)
     return Choice(chosen, alone, _whys(demands, chosen), is_required=True)
 
 
@@ -95,29 +95,29 @@ def is_required(demands: Sequence[Demand]) -> bool:
     return any(demand.is_required and demand.needs_label for demand in demands)
 
 
-def refusal_of(states: Sequence[Kubelet], views: Views, demands: Sequence[Demand]) -> str:
-    """Returns why no NUMA node of the node meets the required demands in each state, "" if a NUMA node does, or if the
-    pod needs no label."""
+def refusal_of(states: Sequence[Kubelet], views: Views, demands: Sequence[Demand]) -> Refusal | None:
+    """Returns why no NUMA node of the node meets the required demands in each state, None if a NUMA node does, or if
+    the pod needs no label."""
     if not is_required(demands):
-        return ""
+        return None
     node = states[0]
     refusal = _static_refusal(node, views(None)(node))
     allowed, problem = _allowed(node, demands)
     if refusal or problem:
         return refusal or problem
-    return "" if any(_fits(states, views, numa) for numa in allowed) else refusals.NUMA_NODE_FULL
+    return None if any(_fits(states, views, numa) for numa in allowed) else Refusal.NUMA_NODE_FULL
 
 
-def _allowed(node: Kubelet, demands: Sequence[Demand]) -> tuple[list[int], str]:
+def _allowed(node: Kubelet, demands: Sequence[Demand]) -> tuple[list[int], Refusal | None]:
     """Returns the NUMA nodes that meet all required demands, and why there is none."""
     allowed = set(node.node_ids)
     for demand in demands:
         if demand.is_required:
             if not allowed & demand.numa_nodes:
                 of_itself = demand.numa_nodes & set(node.node_ids)
-                return [], refusals.NO_COMMON_NUMA_NODE if of_itself else demand.refusal
+                return [], Refusal.NO_COMMON_NUMA_NODE if of_itself else demand.refusal
             allowed &= demand.numa_nodes
-    return [numa for numa in node.node_ids if numa in allowed], ""
+    return [numa for numa in node.node_ids if numa in allowed], None
 
 
 def _ranked(node: Kubelet, pod: PodView, views: Views, demands: Sequence[Demand], alone: int | None) -> Iterator[int]:
@@ -149,17 +149,17 @@ def _fits(states: Sequence[Kubelet], views: Views, numa: int) -> bool:
     return all(_is_on(state, views, numa) for state in states)
 
 
-def _static_refusal(node: Kubelet, pod: PodView) -> str:
+def _static_refusal(node: Kubelet, pod: PodView) -> Refusal | None:
     """Returns why the pod cannot be steered on this node, whatever is free."""
     if node.settings.topology.policy == "none":
-        return refusals.NOT_STEERED_BY_POLICY
+        return Refusal.NOT_STEERED_BY_POLICY
     marked = [bool(container.limits.get(MARKER)) for container in pod.containers]
     if node.settings.topology.scope == "pod":
         # The hint of any marker is for the whole pod.
-        return "" if any(marked) else refusals.NO_MARKERS
+        return None if any(marked) else Refusal.NO_MARKERS
     needed = [bool(_amounts(node, container)) for container in pod.containers]
     is_marked = any(marked) and all(has or not needs for has, needs in zip(marked, needed, strict=True))
-    return "" if is_marked else refusals.NO_MARKERS
+    return None if is_marked else Refusal.NO_MARKERS
 
 
 def _is_on(node: Kubelet, views: Views, numa: int) -> bool:

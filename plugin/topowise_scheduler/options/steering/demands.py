@@ -11,7 +11,7 @@ from topowise_scheduler.kubelet.masks import Mask, union
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.options.steering.choice import Demand, has_amounts
 from topowise_scheduler.options.steering.numa_affinity import PodTerm
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 
 class Beside(NamedTuple):
@@ -49,8 +49,8 @@ def demand_of(term: PodTerm, pods: Beside, node_ids: Sequence[int]) -> Demand | 
         if term.selects_itself:
             # With a label the next pod of the group knows where the first pod is.
             return Demand(every, f"{why} (the first pod)", is_required=False)
-        return Demand(frozenset(), why, is_required, is_required, refusals.NO_POD_BESIDE)
+        return Demand(frozenset(), why, is_required, is_required, Refusal.NO_POD_BESIDE)
     if not pods.is_known:
-        return Demand(frozenset(), why, is_required, is_required, refusals.PODS_NOT_LOCATED)
+        return Demand(frozenset(), why, is_required, is_required, Refusal.PODS_NOT_LOCATED)
     numa_nodes = pods.numa_nodes if term.relation == "same" else every - pods.numa_nodes
-    return Demand(numa_nodes, why, is_required, is_required, refusals.NONE_APART)
+    return Demand(numa_nodes, why, is_required, is_required, Refusal.NONE_APART)

@@ -14,10 +14,9 @@ import numpy as np
 
 from topowise.errors import ParseError
 from topowise.pods import Amounts
-from topowise_scheduler.explain import numa_placement
 from topowise_scheduler.explain.cluster_view import ClusterView
-from topowise_scheduler.explain.numa_placement import Placed
-from topowise_scheduler.kubelet import Kubelet, free_amounts
+from topowise_scheduler.kubelet import Kubelet, free_amounts, numa_placement
+from topowise_scheduler.kubelet.numa_placement import Placed
 from topowise_scheduler.kubelet.trial import place
 from topowise_scheduler.ledger.answers import Answers, Question
 from topowise_scheduler.ledger.pods.records import PodRecord

@@ -17,21 +17,20 @@ import numpy as np
 
 from topowise import pods
 from topowise.pods import Amounts
-from topowise_scheduler.explain import numa_placement
 from topowise_scheduler.explain.cluster_view import ClusterView
-from topowise_scheduler.explain.numa_placement import Placed
-from topowise_scheduler.explain.text import unschedulable
-from topowise_scheduler.kubelet import Kubelet, trial
+from topowise_scheduler.kubelet import Kubelet, numa_placement, trial
+from topowise_scheduler.kubelet.numa_placement import Placed
 from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.claims.objects import DeviceRequestAllocationResult
-from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import Outcome
 from topowise_scheduler.verdicts.kube_scheduler import RESOURCE_CLAIMS, Pod, lacks_devices, unexamined
+from topowise_scheduler.verdicts.refusals import Refusal
 
 MOST_PODS: Final = 1024
 """The most pods of a request; each new template costs milliseconds in a large cluster."""
-_FULL: Final = "taken by the pods before it"
+Reason: TypeAlias = Refusal | str
+"""A refusal of this service, or kube-scheduler's own words."""
 Devices: TypeAlias = Sequence[DeviceRequestAllocationResult]
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -45,17 +44,19 @@ class PodPlacement(msgspec.Struct, frozen=True):
 
 
 class GroupPlacement(msgspec.Struct, frozen=True):
-    """The placed pods. `why` sums up the refusals of the first pod that is not placed, "" if all are placed.
-    `not_examined`: requirements of pods that the placement does not consider."""
+    """The placed pods. `refused` has the number of nodes by reason against the first pod that is not placed, nothing if
+    all are placed. `not_examined`: requirements of pods that the placement does not consider. `refusing` is the node
+    of a pod that cannot be reserved there, "" if no reservation was tried."""
 
     placements: Sequence[PodPlacement]
-    why: str = ""
+    refused: Mapping[Reason, int] = {}
     not_examined: Sequence[str] = ()
+    refusing: str = ""
 
     @property
     def fits(self) -> bool:
         """Whether all pods are placed."""
-        return not self.why
+        return not self.refused
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -89,8 +90,8 @@ class _Template:
         fits = (verdicts.outcomes == Outcome.FITS) & (self.question.rows >= 0)
         order = np.argsort(-answers.scores(self.question), kind="stable")
         self._left = [names[at] for at in order[fits[order]].tolist()]
-        texts = [verdicts.text(at) for at in np.flatnonzero(~fits).tolist()]
-        self._refusals = Counter(text or "not reported" for text in texts)
+        refused = [verdicts.refusal(at) for at in np.flatnonzero(~fits).tolist()]
+        self.refused: Counter[Reason] = Counter(refusal or Refusal.NO_REPORT for refusal in refused)
         self._passed = 0
         self._view = view
         self._suitable = ""
@@ -105,15 +106,10 @@ class _Template:
                 self._suitable = name
             yield "" if words else name
 
-    def refuse(self, words: str) -> None:
+    def refuse(self, reason: Reason) -> None:
         """The first of the nodes admits no further copy."""
         self._passed += 1
-        self._refusals[words] += 1
-
-    @property
-    def why(self) -> str:
-        """The refusals, as kube-scheduler sums them up."""
-        return unschedulable(self._refusals)
+        self.refused[reason] += 1
 
 
 class GroupPlacer:
@@ -147,7 +143,7 @@ class GroupPlacer:
             template = yield from self._template(pod)
             placement = yield from self._place(template, pod)
             if placement is None:
-                self.placement = GroupPlacement(placements, template.why, tuple(self._not_examined))
+                self.placement = GroupPlacement(placements, template.refused, tuple(self._not_examined))
                 return
             placements.append(placement)
             yield
@@ -183,14 +179,15 @@ class GroupPlacer:
             if copy is None:
                 copy = Copy(tuple(self._answers.states_for(template.question, name)))
             uid = f"\0together/{name}/{len(copy.uids)}"
-            expected, claimed, words = self._expected(msgspec.structs.replace(record, uid=uid), name, copy.states)
-            taken = None if words else trial.place(copy.states, expected.view)
+            expected, claimed, reason = self._expected(msgspec.structs.replace(record, uid=uid), name, copy.states)
+            taken = None if reason else trial.place(copy.states, expected.view)
             if taken is None:
-                words = words or _FULL
+                reason = reason or Refusal.TAKEN_BEFORE
             else:
-                words = self._answers.affinity_refusal(expected, name, copy.states, copy.uids)
-            if taken is None or words:
-                template.refuse(words)
+                reason = self._answers.affinity_refusal(expected, name, copy.states, copy.uids)
+            if taken is None or reason:
+                assert reason
+                template.refuse(reason)
                 yield
                 continue
             self.copies[name] = copy.taken(taken, record, uid, claimed)
@@ -198,7 +195,9 @@ class GroupPlacer:
             return PodPlacement(msgspec.structs.replace(expected, uid=pod.metadata.uid or uid), name, containers)
         return None
 
-    def _expected(self, record: PodRecord, name: str, states: Sequence[Kubelet]) -> tuple[PodRecord, Devices, str]:
+    def _expected(
+        self, record: PodRecord, name: str, states: Sequence[Kubelet]
+    ) -> tuple[PodRecord, Devices, Reason | None]:
         """Returns the pod as the kubelet of a node in these states would get it, the devices of its claims, and the
         refusal of a node without such devices."""
         gates = self._view.ledger.gates
@@ -210,7 +209,7 @@ class GroupPlacer:
         if devices.problem:
             self._not_examined[RESOURCE_CLAIMS] = None
         elif expected.record is None and gates.claimed.is_required(record):
-            return record, (), refusals.CLAIMS_APART
+            return record, (), Refusal.CLAIMS_APART
         is_steered = expected.record is not None and expected.record.steered is not None
         steered = expected.record if is_steered else None
-        return steered or self._answers.as_expected(record, name), expected.results, ""
+        return steered or self._answers.as_expected(record, name), expected.results, None

@@ -132,8 +132,8 @@ class FitTogetherService:
             )
             if refusal:
                 self._unreserve(held_until)
-                why = f"{placement.node} does not take the pod: {refusal}"
-                return GroupPlacement(group.placements[: len(held_until)], why, group.not_examined), ""
+                placed = group.placements[: len(held_until)]
+                return GroupPlacement(placed, {refusal: 1}, group.not_examined, placement.node), ""
             held_until[record.uid] = self._ledger.pods.of(record.uid).until
         for record in copies if hand_over else ():
             self._ledger.reservations.hand_over(record)

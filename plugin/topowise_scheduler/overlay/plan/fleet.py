@@ -5,6 +5,7 @@ Invariant: a pod is bound only where the gates, kube-scheduler's filters and the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Final, Literal
@@ -21,8 +22,9 @@ from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.plan.sums import Scores, Sums
 from topowise_scheduler.overlay.plan.values import KUBE_SCHEDULER, PlanError
 from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger
-from topowise_scheduler.verdicts import kube_scheduler, refusals, strategy_names
+from topowise_scheduler.verdicts import kube_scheduler, strategy_names
 from topowise_scheduler.verdicts.kube_scheduler import Pod
+from topowise_scheduler.verdicts.refusals import Refusal
 from topowise_scheduler.verdicts.strategies import scale
 
 # kube-scheduler multiplies an extender's score (0 to 10) with the extender's weight and with 100 / 10.
@@ -148,21 +150,19 @@ class Fleet:
                 fits[at] = self.ledger.answers.verdicts(self._question(kind, at)).outcomes == FITS
         return fits
 
-    def why(self, kind: Kind) -> dict[str, int]:
-        """Returns the reasons against the pod, with the number of their nodes."""
+    def why(self, kind: Kind) -> dict[Refusal | str, int]:
+        """Returns the refusals of the pod, or kube-scheduler's own words, with the number of their nodes."""
         if kind.needs is None or kind.record.is_too_large:
             return {str(kind.record.problem): len(self.names)}
         verdicts = self.ledger.answers.verdicts(self._question(kind, self._all))
-        reasons: dict[str, int] = {}
+        reasons: Counter[Refusal | str] = Counter()
         for at, node in enumerate(self.nodes):
             words = kind.exclusions[at]
             short = None if words or node is None else kube_scheduler.short(node, kind.needs, self.sums.used(at))
-            if short is not None:
-                words = short.words
-            words = words or verdicts.text(at).removeprefix(refusals.PREFIX)
-            if words:
-                reasons[words] = reasons.get(words, 0) + 1
-        return dict(sorted(reasons.items(), key=lambda entry: -entry[1]))
+            reason: Refusal | str | None = (words if short is None else short.words) or verdicts.refusal(at)
+            if reason:
+                reasons[reason] += 1
+        return dict(reasons.most_common())
 
     def bind(self, kind: Kind, uid: str, pod_name: tuple[str, str], node: str) -> int | None:
         """Binds a copy of the pod, which must fit on the node. Returns the NUMA node of a request for steering."""
@@ -255,7 +255,7 @@ class Fleet:
     def _exclusion(self, at: int, spec: kube_scheduler.Spec) -> str:
         node = self.nodes[at]
         if node is None:
-            return kube_scheduler.NO_NODE if self._knows_nodes else ""
+            return kube_scheduler.NO_NODE.words if self._knows_nodes else ""
         refusal = kube_scheduler.exclusion_of(node, spec)
         return "" if refusal is None else refusal.words
 

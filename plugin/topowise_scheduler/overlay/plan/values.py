@@ -20,6 +20,7 @@ from topowise_scheduler.ledger.budgets import Budget
 from topowise_scheduler.report import Report
 from topowise_scheduler.report.restart_forecast import NodeRestart
 from topowise_scheduler.verdicts.kube_scheduler import NodeObject, Pod
+from topowise_scheduler.verdicts.refusals import Refusal
 
 KUBE_SCHEDULER: Final = "kube-scheduler"
 """The scheduler of a scenario without topowise: the sums of kube-scheduler choose the node, and the kubelet decides."""
@@ -161,12 +162,13 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 class WorkloadResult(msgspec.Struct, frozen=True):
-    """`asked` is None for a workload that fills the nodes. `why` counts nodes by the reason against the next pod."""
+    """`asked` is None for a workload that fills the nodes. `why` counts nodes by the refusal of the next pod, or by
+    kube-scheduler's own words."""
 
     name: str
     asked: int | None
     placed: int
-    why: Mapping[str, int] = {}
+    why: Mapping[Refusal | str, int] = {}
 
     @property
     def refused(self) -> int:

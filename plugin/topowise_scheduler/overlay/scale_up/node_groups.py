@@ -23,6 +23,7 @@ from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import MIRROR, Node, Pod, Taint
 from topowise_scheduler.verdicts.policy_annotations import POLICIES
+from topowise_scheduler.verdicts.refusals import Refusal
 
 GroupLabels = tuple[tuple[str, str], ...]
 """The group labels that a node has, sorted by key."""
@@ -160,11 +161,12 @@ def refusal(profile: Profile, record: PodRecord) -> str:
     return states if isinstance(states, str) else ""
 
 
-def policy_refusal(profile: Profile, record: PodRecord) -> str:
-    """Returns why the Topology Manager policy of the group is not what the annotations of a pod ask for, "" if it
+def policy_refusal(profile: Profile, record: PodRecord) -> Refusal | None:
+    """Returns why the Topology Manager policy of the group is not what the annotations of a pod ask for, None if it
     is."""
     policies = {POLICIES.index(kubelet.settings.topology.policy) for kubelet in profile.kubelets}
-    return next((text for accepted, text in record.demands.policy.rules() if not policies.issubset(accepted)), "")
+    rules = record.demands.policy.rules()
+    return next((refusal for accepted, refusal in rules if not policies.issubset(accepted)), None)
 
 
 def steered(record: PodRecord) -> PodRecord:

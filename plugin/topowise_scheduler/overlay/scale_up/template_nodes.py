@@ -26,6 +26,7 @@ from topowise_scheduler.overlay.scale_up import node_groups
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.kube_scheduler import Node, NodeObject
+from topowise_scheduler.verdicts.refusals import Refusal
 
 # The newest nodes of a group that are examined for a question.
 _MOST_MEMBERS: Final = 64
@@ -60,8 +61,8 @@ class TemplateNodes:
         if not question.requests.can_be_aligned or question.record.is_too_large:
             return question
         profiles: dict[GroupLabels, Profile | None] = {}
-        by_profile: dict[GroupLabels, str] = {}
-        templates: dict[int, str] = {}
+        by_profile: dict[GroupLabels, Refusal | None] = {}
+        templates: dict[int, Refusal | None] = {}
         for at in (np.flatnonzero(question.rows[first:] < 0) + first).tolist():
             if self._nodes.get(question.names[at]) is not None:
                 continue
@@ -86,8 +87,8 @@ class TemplateNodes:
         members = list(islice(self._groups.get(group, ()), _MOST_MEMBERS))
         return node_groups.profile(self._ledger, group, members, ()) or self._declared.get(group)
 
-    def _refusal(self, profile: Profile, record: PodRecord) -> str:
-        """Returns why the empty node of a group refuses the pod, "" if it takes the pod."""
+    def _refusal(self, profile: Profile, record: PodRecord) -> Refusal | None:
+        """Returns why the empty node of a group refuses the pod, None if it takes the pod."""
         if refusal := node_groups.policy_refusal(profile, record):
             return refusal
         if reason := first_refusal(profile.kubelets, node_groups.steered(record).view):

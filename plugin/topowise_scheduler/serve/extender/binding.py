@@ -25,6 +25,7 @@ from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime.log import kv
 from topowise.steering import RESOURCE as MARKER
+from topowise_scheduler.explain import refusal_texts
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.pods.records import PodRecord, Records
 from topowise_scheduler.report import predicted_annotation
@@ -183,9 +184,12 @@ class Binder:
 
     def _book(self, node: str, record: PodRecord, needs: pods.Needs) -> str:
         """Returns why the kubelet would refuse the pod, "" if the pod is booked."""
-        reason = self._ledger.reservations.assume(record, needs, node)
+        refusal = self._ledger.reservations.assume(record, needs, node)
+        if refusal is None:
+            return ""
         on_numa_node = "" if record.steered is None else f" on NUMA node {record.steered}"
-        return f"kubelet of {node} would refuse the pod{on_numa_node} now: {reason}" if reason else ""
+        why = refusal_texts.at_bind(refusal, self._ledger, record.uid, node)
+        return f"kubelet of {node} would refuse the pod{on_numa_node} now: {why}"
 
     async def _post(self, args: wire.ExtenderBindingArgs, record: PodRecord) -> str:
         """Posts the Binding of a booked pod. Returns the error, "" if the pod is bound."""

@@ -8,6 +8,7 @@ import msgspec
 
 from topowise import documents
 from topowise.text import escaped_json_bytes
+from topowise_scheduler.explain.refusal_texts import not_together
 from topowise_scheduler.overlay.fit_together import FitTogether, FitTogetherService, GroupPlacement
 from topowise_scheduler.serve.extender.replies import BadRequestError, NotReady, Reply, check_ready
 
@@ -36,8 +37,8 @@ def _document(result: GroupPlacement, reservation: str) -> dict[str, Any]:
             for placed in result.placements
         ],
     }
-    if result.why:
-        document["why"] = result.why
+    if not result.fits:
+        document["why"] = not_together(result.refused, result.refusing)
     if result.not_examined:
         document["notExamined"] = list(result.not_examined)
     if reservation:

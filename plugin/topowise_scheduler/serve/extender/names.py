@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.bounded import Bounded
+from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.ledger.answers import Verdicts
 from topowise_scheduler.serve.extender import wire
 from topowise_scheduler.verdicts.engine import Engine, Outcome
@@ -93,7 +94,7 @@ class Names:
 
     def answer(self, verdicts: Verdicts) -> FilterResult:
         """The answer to filter."""
-        key = verdicts.outcomes.tobytes() + verdicts.words.tobytes()
+        key = verdicts.outcomes.tobytes() + verdicts.refusals.tobytes()
         return self._answers.once(key, lambda: self._encode(verdicts, self._fitting(verdicts)))
 
     def shortened(self, verdicts: Verdicts, at: NDArray[np.intp], reason: str) -> FilterResult:
@@ -119,8 +120,8 @@ class Names:
             b",".join(self._failed(verdicts, Outcome.UNSCHEDULABLE)),
             b",".join([*self._failed(verdicts, Outcome.UNRESOLVABLE), *left_out]),
         )
-        # The key has three bytes for each name.
-        size = 3 * len(self.names) + len(body) + (0 if fitting is self else fitting.size)
+        # The key has two bytes for each name.
+        size = 2 * len(self.names) + len(body) + (0 if fitting is self else fitting.size)
         return FilterResult(body, fitting, size)
 
     def _fitting(self, verdicts: Verdicts) -> Names:
@@ -133,8 +134,8 @@ class Names:
     def _failed(self, verdicts: Verdicts, outcome: Outcome) -> list[bytes]:
         """The refused nodes of an outcome as members of a JSON object, each with its reason."""
         refused = verdicts.outcomes == outcome
-        words = np.flatnonzero(np.bincount(verdicts.words[refused])).tolist()
-        members = (self._members(refused & (verdicts.words == word), verdicts.texts[word]) for word in words)
+        numbers = np.flatnonzero(np.bincount(verdicts.refusals[refused])).tolist()
+        members = (self._members(refused & (verdicts.refusals == number), TEXTS[number]) for number in numbers)
         return list(itertools.chain.from_iterable(members))
 
     def _members(self, where: NDArray[np.bool_], reason: str) -> list[bytes]:

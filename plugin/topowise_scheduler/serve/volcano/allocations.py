@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
+from topowise_scheduler.explain.refusal_texts import at_bind
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.pods.records import PodRecord
@@ -48,7 +49,9 @@ class Allocations:
             return f"{node} reserves its free resources for a pipelined pod, whose victims are still ending"
         leaving = self.leaving(node) if is_pipelined else set()
         refusal = self._ledger.reservations.put_for_other_binder(record, record.needs, node, self._keep_s, leaving)
-        return f"kubelet of {node} would refuse the pod: {refusal}" if refusal else ""
+        if refusal is None:
+            return ""
+        return f"kubelet of {node} would refuse the pod: {at_bind(refusal, self._ledger, record.uid, node)}"
 
     def give_back(self, uid: str) -> None:
         """Ends the allocation of a pod."""

@@ -28,6 +28,7 @@ import numpy as np
 from topowise import pods
 from topowise.bounded import Bounded
 from topowise.errors import ParseError
+from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.ledger.answers import Answers, Question
 from topowise_scheduler.ledger.pods.records import PodRecord, Records, demands_of
 from topowise_scheduler.serve.extender.replies import (
@@ -43,8 +44,8 @@ from topowise_scheduler.serve.volcano import wire
 from topowise_scheduler.serve.volcano.allocations import Allocations
 from topowise_scheduler.serve.volcano.victims import Victims
 from topowise_scheduler.serve.volcano.wire import Code, Status, Vote
-from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import Outcome
+from topowise_scheduler.verdicts.refusals import Refusal
 from topowise_scheduler.verdicts.strategies import Strategy
 
 # Volcano decides one task after the other, and workers of its predicate helper ask about the same.
@@ -52,7 +53,7 @@ _MAX_POD_BYTES: Final = 16 << 20
 _CODES: Final = {Outcome.UNSCHEDULABLE: Code.UNSCHEDULABLE, Outcome.UNRESOLVABLE: Code.UNRESOLVABLE}
 _FITS: Final = Reply(wire.encode(wire.PredicateResponse()))
 # Evictions would not help, and by the next session the pods on their way have arrived.
-_OVERTAKEN: Final = Reply(wire.encode(wire.PredicateResponse(refusals.NOT_NOW, Code.ERROR)))
+_OVERTAKEN: Final = Reply(wire.encode(wire.PredicateResponse(TEXTS[Refusal.NOT_NOW], Code.ERROR)))
 
 Read = TypeVar("Read")
 
@@ -116,7 +117,7 @@ class Verbs:
         outcome = Outcome(int(verdicts.outcomes[0]))
         later = None
         if outcome is Outcome.FITS and self._allocations.must_be_steered(record, node):
-            return Reply(wire.encode(wire.PredicateResponse(refusals.NOT_STEERED_BY_BINDER, Code.UNRESOLVABLE)))
+            return Reply(wire.encode(wire.PredicateResponse(TEXTS[Refusal.NOT_STEERED_BY_BINDER], Code.UNRESOLVABLE)))
         if outcome is not Outcome.UNRESOLVABLE:
             later = self._allocations.fits_later(record, node)
         if later:
@@ -124,7 +125,7 @@ class Verbs:
         if later is None and outcome is Outcome.FITS:
             return _FITS if self._allocations.fits_in_any_order(record, node) else _OVERTAKEN
         code = _CODES.get(outcome, Code.UNSCHEDULABLE)
-        return Reply(wire.encode(wire.PredicateResponse(verdicts.text(0) or refusals.NOT_NOW, code)))
+        return Reply(wire.encode(wire.PredicateResponse(TEXTS[verdicts.refusal(0) or Refusal.NOT_NOW], code)))
 
     def prioritize(self, body: bytes) -> Reply:
         """PrioritizeRequest -> PrioritizeResponse."""

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
+from refusal_words import refusals
 from scheduling import kubelet, pod
 from soak import judgement
 from soak.heard import Known, KnownPod, Look, Refused, ReportHeard
 from soak.judgement import Fate, Truth, judge
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.verdicts import refusals
 
 NOW = 100.0
 

@@ -11,10 +11,10 @@ from random import Random
 import msgspec
 import pytest
 
+from refusal_words import refusals
 from soak import World, play
 from soak.edge import Alter, Answer
 from soak.world import Plant
-from topowise_scheduler.verdicts import refusals
 
 # Seeds of short runs; each has nodes on which pods run in sequence.
 SEEDS = (4, 110003)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from refusal_words import refusals
 from scheduling import NoApi, Service, counts, pod, sent
 from topowise import pods
 from topowise_scheduler.dashboard import Decisions
@@ -17,7 +18,6 @@ from topowise_scheduler.ledger.answers import Verdicts
 from topowise_scheduler.report.predicted_annotation import ANNOTATION
 from topowise_scheduler.serve.extender.binding import Binder
 from topowise_scheduler.serve.extender.replies import Reply
-from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import Outcome
 
 

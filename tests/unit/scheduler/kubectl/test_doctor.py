@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import yaml
 
+from refusal_words import refusals
 from sandbox.exported import exported
 from topowise import nrt
 from topowise_scheduler.kubectl.doctor import exporters, kube_scheduler, schedulers
@@ -26,7 +27,6 @@ from topowise_scheduler.kubelet import (
     MemoryReservation,
     NumaNode,
 )
-from topowise_scheduler.verdicts import refusals
 
 from .conftest import Ask, Json, Save
 

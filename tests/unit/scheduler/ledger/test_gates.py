@@ -11,9 +11,11 @@ import pytest
 from sandbox.exported import exported
 from scheduling import Service, configuration, counts, exact, kubelet, machine, pod
 from topowise import nrt
+from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.pods.records import MAX_CONTAINERS
-from topowise_scheduler.verdicts import kube_scheduler, refusals
+from topowise_scheduler.verdicts import kube_scheduler
+from topowise_scheduler.verdicts.refusals import Refusal
 
 
 def restarting(service: Service) -> None:
@@ -103,10 +105,10 @@ def test_a_pod_that_was_let_there_before_is_not_bound_once_a_gate_is_closed(situ
 @pytest.mark.parametrize(
     ("situation", "verdict", "texts"),
     [
-        ("unconfirmed", "not now", [refusals.UNCONFIRMED, "(pods)"]),
-        ("slow", "never", [f"{refusals.TOO_SLOW}; its kubelet takes about 5 seconds to decide"]),
-        ("new", "not now", [refusals.NEW_NODE]),
-        ("exporter", "not now", [refusals.EXPORTER_DOWN, "(exporter-down)"]),
+        ("unconfirmed", "not now", [TEXTS[Refusal.UNCONFIRMED], "(pods)"]),
+        ("slow", "never", [f"{TEXTS[Refusal.TOO_SLOW]}; its kubelet takes about 5 seconds to decide"]),
+        ("new", "not now", [TEXTS[Refusal.NEW_NODE]]),
+        ("exporter", "not now", [TEXTS[Refusal.EXPORTER_DOWN], "(exporter-down)"]),
     ],
 )
 def test_explanations_give_the_same_refusal(situation: str, verdict: str, texts: list[str]) -> None:
@@ -123,14 +125,14 @@ def test_of_several_gates_the_first_says_why_in_filter_and_bind() -> None:
     service.put(pod("gone", "2", node="n1", phase="Failed", reason="TopologyAffinityError", **fields))
     record = service.put(pod("p", "2", **fields))
     verdicts = service.answers.verdicts(service.question(pod("p", "2", **fields), "n1"))
-    assert verdicts.text(0) == service.ledger.gates.all(record, "n1") == service.ledger.gates.standing(record, "n1")
+    assert verdicts.refusal(0) == service.ledger.gates.all(record, "n1") == service.ledger.gates.standing(record, "n1")
 
 
 def test_a_standing_gate_is_not_opened_by_capacity() -> None:
     service = Service()
     full(service)
     record = service.put(pod("p", "2"))
-    assert service.ledger.gates.standing(record, "n1") == ""
+    assert service.ledger.gates.standing(record, "n1") is None
     refused_before(service)
     assert service.ledger.gates.standing(record, "n1")
 
@@ -142,5 +144,5 @@ def test_a_pod_that_is_too_large_is_refused_by_filter_and_for_a_single_node() ->
     document["spec"]["containers"] *= MAX_CONTAINERS + 1
     record = service.put(document)
     assert service.fits(document, "n1") == []
-    assert service.ledger.gates.all(record, "n1") == refusals.TOO_LARGE
-    assert service.ledger.gates.at_bind(record, "n1") == refusals.TOO_LARGE
+    assert service.ledger.gates.all(record, "n1") == Refusal.TOO_LARGE
+    assert service.ledger.gates.at_bind(record, "n1") == Refusal.TOO_LARGE

@@ -10,7 +10,8 @@ from scheduling import GIB, Service, configuration, container, machine, pod
 from topowise import attributes, nrt, pods
 from topowise_scheduler.kubelet import Core, Kubelet, KubeletConfiguration, Machine
 from topowise_scheduler.serve import metrics
-from topowise_scheduler.verdicts import kube_scheduler, refusals
+from topowise_scheduler.verdicts import kube_scheduler
+from topowise_scheduler.verdicts.refusals import Refusal
 
 CLOSEST = {"prefer-closest-numa-nodes": "true"}
 
@@ -43,17 +44,17 @@ def hazards(service: Service) -> dict[str, float]:
 def test_distances_of_a_machine_whose_numa_ids_have_gaps(policy: str) -> None:
     service = Service()
     service.report(published(with_gap(), configuration(topologyManagerPolicy=policy)))
-    assert service.answers.verdicts(service.question(pod("a"), "n1")).text(0) == ""
+    assert service.answers.verdicts(service.question(pod("a"), "n1")).refusal(0) is None
     assert hazards(service) == {}
     options = configuration(topologyManagerPolicy=policy, topologyManagerPolicyOptions=CLOSEST)
     service.report(published(with_gap(), options))
-    assert service.answers.verdicts(service.question(pod("a"), "n1")).text(0) == refusals.WOULD_PANIC
+    assert service.answers.verdicts(service.question(pod("a"), "n1")).refusal(0) == Refusal.WOULD_PANIC
     assert hazards(service) == {"distances": 1}
     (shown,) = service.view.explanations(msgspec.convert(pod("a"), kube_scheduler.Pod), ["n1"])
     assert (shown.verdict, shown.reason, shown.precision) == ("never", "KubeletWouldPanic", "exact")
     assert "they have no entry for NUMA id 2, as the ids of this machine have gaps" in shown.text
     # With every CPU of NUMA node 2 in use there is nothing to compare, and the pod fits.
-    fits = service.answers.verdicts(service.question(pod("wide", "4"), "n1")).text(0)
+    fits = service.answers.verdicts(service.question(pod("wide", "4"), "n1")).refusal(0)
     assert fits == ""
 
 
@@ -62,8 +63,8 @@ def test_a_page_size_that_a_numa_node_lacks() -> None:
     service.report(published(without_pages(), configuration(topologyManagerPolicy="restricted")))
     amounts = {"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "2Mi"}
     asking = pod("a", containers=[container(amounts)])
-    assert service.answers.verdicts(service.question(asking, "n1")).text(0) == refusals.WOULD_PANIC
-    assert service.answers.verdicts(service.question(pod("b"), "n1")).text(0) == ""
+    assert service.answers.verdicts(service.question(asking, "n1")).refusal(0) == Refusal.WOULD_PANIC
+    assert service.answers.verdicts(service.question(pod("b"), "n1")).refusal(0) is None
     assert hazards(service) == {"page-sizes": 1}
     (shown,) = service.view.explanations(msgspec.convert(asking, kube_scheduler.Pod), ["n1"])
     assert "hugepages-2Mi on every NUMA node, and NUMA node 1 does not have it" in shown.text
@@ -143,5 +144,5 @@ def test_a_report_of_counts_with_the_option(rows: dict[int, dict[str, int]], exp
     document = {"metadata": {"name": "n1"}, "attributes": listed, "zones": zones}
     service.report(nrt.decode(msgspec.json.encode(document)))
     assert hazards(service) == expected
-    said = refusals.WOULD_PANIC if expected else ""
-    assert service.answers.verdicts(service.question(pod("a"), "n1")).text(0) == said
+    said = Refusal.WOULD_PANIC if expected else None
+    assert service.answers.verdicts(service.question(pod("a"), "n1")).refusal(0) == said

@@ -149,6 +149,6 @@ def test_page_sizes_of_the_node_object_are_known_with_any_exporter(node_first: b
         service.ledger.reports.put_kubelet("n1", node.kubelet_version, node.page_sizes)
     service.report(nrt.decode(msgspec.json.encode(topology)))
     if not node_first:
-        assert service.answers.verdicts(service.question(hugepages_pod, "n1")).text(0)
+        assert service.answers.verdicts(service.question(hugepages_pod, "n1")).refusal(0)
         service.ledger.reports.put_kubelet("n1", node.kubelet_version, node.page_sizes)
-    assert service.answers.verdicts(service.question(hugepages_pod, "n1")).text(0) == ""
+    assert service.answers.verdicts(service.question(hugepages_pod, "n1")).refusal(0) is None

@@ -7,8 +7,9 @@ import pytest
 
 from ledger_check import check_ledger
 from scheduling import Service, counts, decoded, exact, kubelet, pod, sent
+from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 
 def admit(node: Kubelet, document: dict[str, Any]) -> None:
@@ -295,7 +296,7 @@ class TestRefusals:
         service.report(exact(kubelet()))
         late = service.reserve(pod("late", "3"))
         service.refuse(pod("a", "3"), "n1")
-        assert service.assume(late) == refusals.QUARANTINED
+        assert service.assume(late) == TEXTS[Refusal.QUARANTINED]
         assert len(service.ledger.reservations) == 0
         service.report(exact(kubelet(), "2"))
         assert service.assume(late) == ""

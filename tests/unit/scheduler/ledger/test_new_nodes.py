@@ -6,7 +6,7 @@ from typing import Any
 
 from scheduling import Service, counts, exact, kubelet, pod
 from topowise_scheduler.ledger.pods.exporter_pods import ExporterSettings
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 
 def cluster(**options: Any) -> Service:
@@ -23,7 +23,7 @@ class TestANewNode:
         service = cluster()
         service.join("n2")
         assert service.fits(pod("a", "2"), "n1", "n2") == ["n1"]
-        assert service.ledger.gates.all(service.put(pod("a", "2")), "n2") == refusals.NEW_NODE
+        assert service.ledger.gates.all(service.put(pod("a", "2")), "n2") == Refusal.NEW_NODE
         assert len(service.ledger.gates.new_nodes) == 1
         service.report(exact(kubelet(), "1", "n2"))
         assert service.fits(pod("a", "2"), "n1", "n2") == ["n1", "n2"]

@@ -188,7 +188,7 @@ class TestBinds:
             assert service.assume(record) == ""
         assert list(sources[0]._consumer.replace([]) or ()) == []
         assert bound[2].needs is not None
-        assert service.ledger.reservations.assume(bound[2], bound[2].needs, "n1") == ""
+        assert service.ledger.reservations.assume(bound[2], bound[2].needs, "n1") is None
         service.put(pod("seen", "2", node="n1"))
         service.wait(119)
         assert service.free("n1") == [2]

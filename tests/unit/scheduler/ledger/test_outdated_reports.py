@@ -8,8 +8,9 @@ import msgspec
 
 from scheduling import Service, counts, exact, kubelet, pod
 from topowise import nrt
+from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.ledger.pods.exporter_pods import ExporterSettings
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 GRACE_S = 120.0
 
@@ -58,7 +59,7 @@ class TestAnExporterThatIsGone:
         first, second = service.put(pod("a", "2")), service.put(pod("b", "2"))
         assert service.assume(first) == ""
         assert service.fits(pod("b", "2"), "n1") == []
-        assert service.assume(second) == refusals.EXPORTER_DOWN
+        assert service.assume(second) == TEXTS[Refusal.EXPORTER_DOWN]
         service.put(running("a"))
         wait(service, GRACE_S)
         assert why(service) == ("exporter-down", "pods-unreported")

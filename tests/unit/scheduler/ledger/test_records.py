@@ -5,10 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from refusal_words import refusals
 from scheduling import kubelet
 from topowise import pods
+from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.ledger.pods.records import Records
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import PREFIX, Refusal
 
 
 def pod(name: str = "p", *, cpu: str = "2", status: dict[str, Any] | None = None, **spec: Any) -> bytes:
@@ -109,7 +111,7 @@ def test_a_malformed_quantity_is_a_problem_of_that_pod_only(records: Records) ->
 
 
 def test_every_refusal_has_the_prefix_and_no_number() -> None:
-    shown = [value for name, value in vars(refusals).items() if name.isupper() and name not in ("PREFIX",)]
-    texts = [text for text in shown if isinstance(text, str)]
+    texts = [TEXTS[refusal] for refusal in Refusal]
     assert len(texts) == len(set(texts)) > 8
-    assert all(text.startswith(refusals.PREFIX) and not any(map(str.isdigit, text)) for text in texts)
+    assert not any(map(str.isdigit, "".join(texts)))
+    assert all(TEXTS[refusal].startswith(PREFIX) == (refusal < Refusal.BEFORE_OTHERS) for refusal in Refusal)

@@ -9,7 +9,7 @@ from sandbox.exported import exported
 from scheduling import Service, configuration, decoded, exact, kubelet, machine, pod
 from topowise import nrt
 from topowise_scheduler.kubelet import Kubelet, cost
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 NAMES = ["narrow", "wide", "like-it"]
 
@@ -38,12 +38,12 @@ def service(limit_s: float) -> Service:
 def refused(running: Service, memory: str = "1Gi") -> dict[str, str]:
     question = running.answers.question(decoded(pod("p", "1", memory)), NAMES, is_simulation=True)
     verdicts = running.answers.verdicts(question)
-    return {name: text for at, name in enumerate(NAMES) if (text := verdicts.text(at))}
+    return {name: refusal for at, name in enumerate(NAMES) if (refusal := verdicts.refusal(at))}
 
 
 @pytest.mark.parametrize(("limit_s", "is_kept_away"), [(0.0, False), (1.0, True), (60.0, False)])
 def test_a_pod_that_would_take_longer_than_the_limit_is_kept_away(limit_s: float, *, is_kept_away: bool) -> None:
-    expected = dict.fromkeys(["wide", "like-it"], refusals.TOO_SLOW) if is_kept_away else {}
+    expected = dict.fromkeys(["wide", "like-it"], Refusal.TOO_SLOW) if is_kept_away else {}
     assert refused(service(limit_s)) == expected
 
 

@@ -11,13 +11,13 @@ from scheduling import Service, container, counts, exact, kubelet, pod
 from steering_pods import marked, requiring
 from topowise.steering import RESOURCE
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 
 def assume(service: Service, record: PodRecord, zone: int | None) -> None:
     """The Binding of a pod is on its way, after the kubelet has the label of this NUMA node."""
     assert record.needs is not None
-    assert service.ledger.reservations.assume(msgspec.structs.replace(record, steered=zone), record.needs, "n1") == ""
+    assert service.ledger.reservations.assume(msgspec.structs.replace(record, steered=zone), record.needs, "n1") is None
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_an_end_that_the_kubelet_saw_first_moves_unsteered_pods_only(
     assert service.free("n1") == [3, 2]
     question = service.question(rest("3", "2"), "n1")
     assert service.fits(rest("3", "2"), "n1") == fits
-    assert service.answers.verdicts(question).text(0) == ("" if fits else refusals.UNCERTAIN)
+    assert service.answers.verdicts(question).refusal(0) == (None if fits else Refusal.UNCERTAIN)
 
 
 def test_events_of_the_pod_keep_its_numa_node(service: Service) -> None:

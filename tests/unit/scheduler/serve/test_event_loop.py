@@ -18,6 +18,7 @@ import pytest
 
 from crowds import ask, cluster, consumers, look, many_containers, names, records, relist, reports, requeueing, waiting
 from ledger_check import check_ledger
+from refusal_words import refusals
 from scheduling import WAITS, Service, exact, kubelet, pod
 from topowise.runtime import event_loop as event_loop
 from topowise.runtime.event_loop import SLICE_S, collected, sliced
@@ -27,7 +28,6 @@ from topowise_scheduler.ledger.budgets import Budgets, decode_budget
 from topowise_scheduler.ledger.pods.records import MAX_CONTAINERS
 from topowise_scheduler.overlay.fit_together import FitTogether
 from topowise_scheduler.serve import grpc_api
-from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 from watchdog import idle_share, watchdog
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from refusal_words import refusals
 from scheduling import Service, counts, pod, sent
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.overlay.preemption import Choice
@@ -14,7 +15,6 @@ from topowise_scheduler.serve.extender import prefetched
 from topowise_scheduler.serve.extender.evictions import Evictions
 from topowise_scheduler.serve.extender.replies import REFUSED_BECAUSE, BadRequestError, Reply
 from topowise_scheduler.serve.extender.verbs import Verbs
-from topowise_scheduler.verdicts import refusals
 
 
 @pytest.fixture

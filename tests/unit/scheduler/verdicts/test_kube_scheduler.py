@@ -11,7 +11,7 @@ from scheduling import pod
 from topowise import pods
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.verdicts import kube_scheduler
-from topowise_scheduler.verdicts.kube_scheduler import Refusal
+from topowise_scheduler.verdicts.kube_scheduler import Objection
 
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
@@ -28,7 +28,7 @@ def node(spec: dict[str, Any] | None = None, *, ready: str = "True", **labels: s
     return Nodes().decode(json.dumps(document).encode())
 
 
-def against(on: kube_scheduler.Node, used: dict[str, int] | None = None, **spec: Any) -> Refusal | None:
+def against(on: kube_scheduler.Node, used: dict[str, int] | None = None, **spec: Any) -> Objection | None:
     unscheduled = kube_scheduler.decode(json.dumps(pod("a", **spec)).encode())
     return kube_scheduler.refusal(on, unscheduled.spec, pods.needs(unscheduled), used or {"pods": 0})
 
@@ -59,8 +59,8 @@ def test_a_node_with_enough_free_resources_is_not_refused() -> None:
 
 def test_a_cordoned_node_accepts_pods_that_tolerate_it() -> None:
     refusal = against(node({"unschedulable": True}))
-    assert refusal == Refusal(
-        "excluded", "node(s) were unschedulable", "node(s) were unschedulable: the node is cordoned"
+    assert refusal == Objection(
+        "cordon", "excluded", "node(s) were unschedulable", "node(s) were unschedulable: the node is cordoned"
     )
     assert not words(node({"unschedulable": True}), tolerations=[{"operator": "Exists"}])
 

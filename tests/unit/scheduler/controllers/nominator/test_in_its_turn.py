@@ -34,7 +34,7 @@ def bind(made: Nominating, name: str) -> None:
     record = made.ledger.remembered(f"uid-{name}")
     assert record is not None
     assert record.needs is not None
-    assert made.ledger.reservations.assume(record, record.needs, "n1") == ""
+    assert made.ledger.reservations.assume(record, record.needs, "n1") is None
     made.bind(name, "n1")
     check_ledger(made.ledger)
 

@@ -55,7 +55,7 @@ class TestMoved:
         high = made.put("high", "4", priority=9, schedulerName="other")
         assert high.needs is not None
         assert made.service.fits(pod("high", "4", priority=9), "n1") == ["n1"]
-        assert made.ledger.reservations.assume(high, high.needs, "n1") == ""
+        assert made.ledger.reservations.assume(high, high.needs, "n1") is None
         assert made.write() == ("a", "n2")
 
     def test_a_pod_of_a_higher_priority_is_nominated_as_if_it_were_not_there(self) -> None:

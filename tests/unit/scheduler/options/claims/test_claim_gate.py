@@ -19,7 +19,8 @@ from topowise_scheduler.explain.explanation import ClaimExplanation, NodeExplana
 from topowise_scheduler.ledger.gates import claimed_nodes
 from topowise_scheduler.ledger.gates.claims import Judgement
 from topowise_scheduler.options.claims.work import Work
-from topowise_scheduler.verdicts import kube_scheduler, refusals
+from topowise_scheduler.verdicts import kube_scheduler
+from topowise_scheduler.verdicts.refusals import Refusal
 
 
 def service(*numa: int | None, markers: int | None = None, **options: object) -> ClaimService:
@@ -34,7 +35,7 @@ def marked_claiming(name: str, *claims: str, **fields: object) -> dict[str, obje
 
 
 def refusal(cluster: ClaimService, document: dict[str, object]) -> str:
-    return cluster.answers.verdicts(cluster.question(document, "n1")).text(0)
+    return cluster.answers.verdicts(cluster.question(document, "n1")).refusal(0)
 
 
 def judged(cluster: ClaimService, document: dict[str, object]) -> Judgement:
@@ -44,9 +45,9 @@ def judged(cluster: ClaimService, document: dict[str, object]) -> Judgement:
 REQUIRES = {"topowise.io/claim-alignment": "require"}
 
 
-@pytest.mark.parametrize(("numa", "text"), [(0, ""), (1, refusals.CLAIMS_APART), (None, "")])
+@pytest.mark.parametrize(("numa", "text"), [(0, None), (1, Refusal.CLAIMS_APART), (None, None)])
 def test_without_steering_a_pod_that_requires_alignment_needs_devices_where_the_kubelet_places_it(
-    numa: int | None, text: str
+    numa: int | None, text: Refusal | None
 ) -> None:
     cluster = service(numa)
     cluster.put_claim("a")
@@ -80,14 +81,14 @@ def test_a_full_numa_node_of_the_devices_refuses_the_pod() -> None:
     full = marked("full", "2", node="n1")
     cluster.put(full)
     pod = marked_claiming("p", "a", annotations=REQUIRES)
-    assert refusal(cluster, pod) == refusals.NUMA_NODE_FULL
+    assert refusal(cluster, pod) == Refusal.NUMA_NODE_FULL
     assert not refusal(cluster, marked_claiming("p", "a"))
 
 
 def test_a_claim_that_is_allocated_decides_whatever_is_predicted() -> None:
     cluster = service(0, 1)
     cluster.put_claim("a", 1, ["gpu-1"])
-    assert refusal(cluster, claiming("p", "2", "a", alignment="require")) == refusals.CLAIMS_APART
+    assert refusal(cluster, claiming("p", "2", "a", alignment="require")) == Refusal.CLAIMS_APART
     cluster.put_claim("a", version=2)
     assert not refusal(cluster, claiming("p", "2", "a", alignment="require"))
 
@@ -112,7 +113,7 @@ def test_a_required_alignment_needs_the_feature() -> None:
     plain = Service()
     plain.report(exact(kubelet()))
     verdicts = plain.answers.verdicts(plain.question(claiming("p", "2", "a", alignment="require"), "n1"))
-    assert verdicts.text(0) == refusals.CLAIMS_ARE_OFF
+    assert verdicts.refusal(0) == Refusal.CLAIMS_ARE_OFF
     assert plain.fits(claiming("p", "2", "a"), "n1") == ["n1"]
     # kubectl reads no claims, and says so.
     laptop = Service(ignores_claims=True)
@@ -160,7 +161,7 @@ def test_pods_without_claims_leave_nodes_with_free_devices_to_pods_with_claims()
 def test_the_default_is_by_namespace() -> None:
     cluster = service(1, alignment="require")
     cluster.put_claim("a")
-    assert refusal(cluster, claiming("p", "2", "a")) == refusals.CLAIMS_APART
+    assert refusal(cluster, claiming("p", "2", "a")) == Refusal.CLAIMS_APART
     assert not refusal(cluster, claiming("p", "2", "a", alignment="prefer"))
 
 
@@ -193,12 +194,12 @@ def test_a_node_that_gave_other_devices_than_predicted_is_left_out_for_a_minute(
     cluster.answers.expect(question, 0)
     cluster.put_claim("a", 1, ["gpu-1"], version=2)
     gate, now = cluster.ledger.gates.claims, cluster.clock.now
-    assert gate.refusal(question.record, "n1") == refusals.CLAIMS_APART
+    assert gate.refusal(question.record, "n1") == Refusal.CLAIMS_APART
     gate.note_refused(question.record, "n1", now)
     # kube-scheduler takes the allocation back.
     cluster.put_claim("a", version=3)
-    assert gate.refusal(question.record, "n1") == refusals.CLAIMS_MISPREDICTED
-    assert cluster.ledger.gates.until(question.record, "n1", refusals.CLAIMS_MISPREDICTED) == now + 60
+    assert gate.refusal(question.record, "n1") == Refusal.CLAIMS_MISPREDICTED
+    assert cluster.ledger.gates.until(question.record, "n1", Refusal.CLAIMS_MISPREDICTED) == now + 60
     cluster.clock.now += 61
     cluster.ledger.tick()
     assert not gate.refusal(question.record, "n1")
@@ -263,14 +264,14 @@ def test_extended_resources_that_a_class_backs_are_predicted() -> None:
     first = cluster.answers.question(decoded(pod("first", "1")), ["n1"])
     assert cluster.ledger.gates.claims.judge(first.record, "n1").near == {0}
     cluster.answers.expect(first, 0)
-    assert refusal(cluster, pod("second", "1")) == refusals.CLAIMS_APART
+    assert refusal(cluster, pod("second", "1")) == Refusal.CLAIMS_APART
     made = claim("first-x7", 1, ["gpu-0"], request="container-0-request-1")
     made["metadata"]["annotations"] = {"resource.kubernetes.io/extended-resource-claim": "true"}
     made["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "first", "uid": "uid-first"}]
     cluster.claims.put_claim(sized_claim(made))
     assert not cluster.claims.assumed()
     assert cluster.claims.predictions == {"right": 1}
-    assert refusal(cluster, pod("second", "1")) == refusals.CLAIMS_APART
+    assert refusal(cluster, pod("second", "1")) == Refusal.CLAIMS_APART
     # A device plug-in of the node provides the resource instead.
     cluster.put_node("n1", allocatable={"cpu": "8", "example.com/gpu": "2"})
     cluster.ledger.node_states.note_change("n1")

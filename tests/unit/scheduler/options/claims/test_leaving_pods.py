@@ -21,9 +21,10 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.claims.ledger import Claims
-from topowise_scheduler.verdicts import kube_scheduler, refusals
+from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.engine import Outcome
 from topowise_scheduler.verdicts.kube_scheduler import Node
+from topowise_scheduler.verdicts.refusals import Refusal
 
 NODE = Node("n1")
 VICTIM, OTHER = "uid-victim", "uid-other"
@@ -208,7 +209,7 @@ def test_a_judgement_ends_with_another_reservation_of_a_claim() -> None:
 def test_a_refusal_by_the_devices_is_resolved_by_evictions() -> None:
     cluster = service(1)
     verdicts = cluster.answers.verdicts(cluster.question(claiming("p", "2", "new", alignment="require"), "n1"))
-    assert (verdicts.outcomes[0], verdicts.text(0)) == (Outcome.UNSCHEDULABLE, refusals.CLAIMS_APART)
+    assert (verdicts.outcomes[0], verdicts.refusal(0)) == (Outcome.UNSCHEDULABLE, Refusal.CLAIMS_APART)
 
 
 # Victims
@@ -304,7 +305,7 @@ def test_the_preemptor_evicts_from_the_numa_node_of_the_devices() -> None:
     for amounts in document["spec"]["containers"][0]["resources"].values():
         amounts[RESOURCE] = "1"
     verdicts = cluster.answers.verdicts(cluster.question(document, "n1"))
-    assert (verdicts.outcomes[0], verdicts.text(0)) == (Outcome.UNSCHEDULABLE, refusals.NUMA_NODE_FULL)
+    assert (verdicts.outcomes[0], verdicts.refusal(0)) == (Outcome.UNSCHEDULABLE, Refusal.NUMA_NODE_FULL)
     assert evict(cluster, document) == ("on-1",)
 
 
@@ -362,16 +363,16 @@ def test_a_device_is_kept_for_a_nominated_pod_of_a_higher_priority() -> None:
     cluster.put({**wanting("1"), "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
     later = claiming("later", "1", "later", priority=1)
 
-    def text(document: dict[str, Any]) -> str:
-        return cluster.answers.verdicts(cluster.question(document, "n1", "n2")).text(0)
+    def text(document: dict[str, Any]) -> Refusal | None:
+        return cluster.answers.verdicts(cluster.question(document, "n1", "n2")).refusal(0)
 
-    assert text(later) == refusals.DEVICES_RESERVED
+    assert text(later) == Refusal.DEVICES_RESERVED
     # The nominated pod itself, a pod of an equal priority, and a pod without claims.
-    assert text(wanting("1")) == ""
-    assert text(claiming("equal", "1", "later", priority=5)) == ""
-    assert text(pod("plain", "1", priority=1)) == ""
+    assert text(wanting("1")) is None
+    assert text(claiming("equal", "1", "later", priority=5)) is None
+    assert text(pod("plain", "1", priority=1)) is None
     cluster.put_devices("n1", 0, 0)
-    assert text(later) == "", "a second device is free"
+    assert text(later) is None, "a second device is free"
 
 
 def test_a_device_is_not_kept_for_a_nominated_pod_that_lacks_another() -> None:
@@ -379,4 +380,4 @@ def test_a_device_is_not_kept_for_a_nominated_pod_that_lacks_another() -> None:
     cluster.put_claim("two", 2)
     cluster.put({**wanting("1", "two"), "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
     question = cluster.question(claiming("later", "1", "new", priority=1), "n1", "n2")
-    assert not cluster.answers.verdicts(question).text(0)
+    assert not cluster.answers.verdicts(question).refusal(0)

@@ -21,6 +21,7 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime import config
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.controllers.alignment import AlignmentPreemption
+from topowise_scheduler.explain.refusal_texts import TEXTS, not_together
 from topowise_scheduler.kubectl import arguments
 from topowise_scheduler.kubectl.console import Console
 from topowise_scheduler.kubectl.doctor import command
@@ -33,8 +34,8 @@ from topowise_scheduler.overlay.defrag.scene import Cluster
 from topowise_scheduler.serve import metrics
 from topowise_scheduler.serve.extender import http
 from topowise_scheduler.serve.extender.callers import Callers
-from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.kube_scheduler import Pod
+from topowise_scheduler.verdicts.refusals import Refusal
 from volcano import RELEASING, Volcano
 
 REQUIRE = {ANNOTATION: f"require {GPU},{NIC}: pcie-switch"}
@@ -95,9 +96,9 @@ def test_require_lets_pass_where_it_is_sure() -> None:
     answer = post(service(), "filter", wanting("p", REQUIRE), *ALL)
     assert answer["NodeNames"] == ["one-switch"]
     assert answer["FailedAndUnresolvableNodes"] == {
-        "two-switches": refusals.NOT_SURELY_NEAR,
-        "apart": refusals.NOT_NEAR,
-        "silent": refusals.PLACES_UNKNOWN,
+        "two-switches": TEXTS[Refusal.NOT_SURELY_NEAR],
+        "apart": TEXTS[Refusal.NOT_NEAR],
+        "silent": TEXTS[Refusal.PLACES_UNKNOWN],
     }
 
 
@@ -110,7 +111,7 @@ def test_require_can_be_content_with_what_is_possible() -> None:
 
 def test_a_node_without_a_report_is_not_sure() -> None:
     assert post(Service(), "filter", wanting("p", REQUIRE), "n1")["FailedAndUnresolvableNodes"] == {
-        "n1": refusals.PLACES_UNKNOWN
+        "n1": TEXTS[Refusal.PLACES_UNKNOWN]
     }
 
 
@@ -249,9 +250,9 @@ def test_a_bind_asks_again_if_the_node_has_changed() -> None:
     record = running.records.decode(msgspec.json.encode(wanting("p", REQUIRE)))
     assert record.needs is not None
     running.report(node("n1", TWO_SWITCHES, version="2"))
-    assert running.ledger.reservations.assume(record, record.needs, "n1") == refusals.NOT_SURELY_NEAR
+    assert running.ledger.reservations.assume(record, record.needs, "n1") is Refusal.NOT_SURELY_NEAR
     running.report(node("n1", ONE_SWITCH, version="3"))
-    assert running.ledger.reservations.assume(record, record.needs, "n1") == ""
+    assert running.ledger.reservations.assume(record, record.needs, "n1") is None
 
 
 @pytest.mark.parametrize(
@@ -394,13 +395,13 @@ def test_as_many_fit_as_surely_get_near_devices() -> None:
         running.put_node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "4", NIC: "4"})
         pods = [msgspec.convert(wanting(f"p{at}", REQUIRE, cpu="0"), Pod) for at in range(count)]
         fitting = place_together(running.answers, running.view, pods, ["n1"])
-        return len(fitting.placements), fitting.why
+        return len(fitting.placements), not_together(fitting.refused, fitting.refusing)
 
     nics_on_one_switch = {**TWO_SWITCHES, "g0": 1, "n0": 1, "n1": 1, "g1": 1}
     assert room(ONE_SWITCH, REQUIRE)[0] == room(ONE_SWITCH, {})[0] == 4
-    assert room(nics_on_one_switch, REQUIRE) == (2, refusals.NOT_SURELY_NEAR)
+    assert room(nics_on_one_switch, REQUIRE) == (2, TEXTS[Refusal.NOT_SURELY_NEAR])
     assert at_once(ONE_SWITCH, 4) == (4, "")
-    assert at_once(nics_on_one_switch, 3) == (2, f"0/1 nodes: 1 {refusals.NOT_SURELY_NEAR}")
+    assert at_once(nics_on_one_switch, 3) == (2, f"0/1 nodes: 1 {TEXTS[Refusal.NOT_SURELY_NEAR]}")
 
 
 @pytest.mark.parametrize(("nic", "is_met"), [("n0", True), ("n1", False)])

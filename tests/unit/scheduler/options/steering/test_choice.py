@@ -14,7 +14,7 @@ from topowise_scheduler.ledger.gates.numa_node import views_of
 from topowise_scheduler.ledger.pods.records import PodRecord, Records
 from topowise_scheduler.options.steering.annotation import required_numa_node
 from topowise_scheduler.options.steering.choice import Choice, Demand, choose, refusal_of
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 
 def record(document: dict[str, object]) -> PodRecord:
@@ -67,11 +67,11 @@ def test_a_required_numa_node_is_sent_also_if_it_is_predicted() -> None:
 @pytest.mark.parametrize(
     ("demands", "refusal"),
     [
-        ([required(1)], refusals.NUMA_NODE_FULL),
-        ([required(2)], refusals.NO_SUCH_NUMA_NODE),
-        ([required(refusal=refusals.NO_POD_BESIDE)], refusals.NO_POD_BESIDE),
-        ([required(0), required(1)], refusals.NO_COMMON_NUMA_NODE),
-        ([required(0, 1), required(1)], refusals.NUMA_NODE_FULL),
+        ([required(1)], Refusal.NUMA_NODE_FULL),
+        ([required(2)], Refusal.NO_SUCH_NUMA_NODE),
+        ([required(refusal=Refusal.NO_POD_BESIDE)], Refusal.NO_POD_BESIDE),
+        ([required(0), required(1)], Refusal.NO_COMMON_NUMA_NODE),
+        ([required(0, 1), required(1)], Refusal.NUMA_NODE_FULL),
     ],
 )
 def test_without_a_numa_node_that_meets_all_required_demands_the_node_is_refused(
@@ -87,15 +87,15 @@ def test_every_container_with_resources_of_its_own_needs_a_marker() -> None:
     document = marked("a", "1", "1")
     del document["spec"]["containers"][1]["resources"]["limits"]["topowise.io/numa"]
     node = kubelet()
-    assert refusal_of([node], views_of(record(document)), [required(1)]) == refusals.NO_MARKERS
+    assert refusal_of([node], views_of(record(document)), [required(1)]) == Refusal.NO_MARKERS
     by_pod = kubelet(topologyManagerScope="pod")
-    assert refusal_of([by_pod], views_of(record(document)), [required(1)]) == ""
-    assert refusal_of([node], views_of(record(pod("b"))), [required(1)]) == refusals.NO_MARKERS
+    assert refusal_of([by_pod], views_of(record(document)), [required(1)]) is None
+    assert refusal_of([node], views_of(record(pod("b"))), [required(1)]) == Refusal.NO_MARKERS
 
 
 def test_policy_none_ignores_hints() -> None:
     node = kubelet(topologyManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=())
-    assert refusal_of([node], views_of(record(marked("a"))), [required(1)]) == refusals.NOT_STEERED_BY_POLICY
+    assert refusal_of([node], views_of(record(marked("a"))), [required(1)]) == Refusal.NOT_STEERED_BY_POLICY
     assert chosen(node, marked("a")).numa is None
 
 
@@ -106,7 +106,7 @@ def test_the_numa_node_must_fit_in_every_possible_state() -> None:
     assert choose([predicted], views).numa == 1
     states = [predicted, with_pods(kubelet(), c3=1)]
     assert choose(states, views) == Choice(numa=None, alone=0)
-    assert refusal_of(states, views, [required(1)]) == refusals.NUMA_NODE_FULL
+    assert refusal_of(states, views, [required(1)]) == Refusal.NUMA_NODE_FULL
     assert choose(states, views, [required(0, 1)]).numa == 0
 
 
@@ -130,7 +130,7 @@ def test_a_requirement_that_the_kubelet_alone_meets_needs_no_label() -> None:
     node = with_pods(kubelet(), c2=1)
     sure = required(0, needs_label=False)
     assert chosen(node, marked("a", "2"), sure) == Choice(numa=None, alone=0)
-    assert refusal_of([node], views_of(record(marked("a", "4"))), [sure]) == ""
+    assert refusal_of([node], views_of(record(marked("a", "4"))), [sure]) is None
     assert chosen(node, marked("a", "2"), required(needs_label=False)) == Choice(numa=None, alone=0)
 
 

@@ -14,7 +14,7 @@ from topowise.steering import RESOURCE
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.options.device_affinity import ANNOTATION, Settings
 from topowise_scheduler.options.steering.choice import Choice
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 
 TERM = f"require {GPU},{NIC}: pcie-switch"
 PREFERRED = f"prefer {GPU},{NIC}: pcie-switch"
@@ -45,7 +45,7 @@ def wanting(term: str = TERM, *, is_marked: bool = True, **annotations: str) -> 
 def decided(service: Service, document: dict[str, Any]) -> tuple[str, Choice]:
     """Returns the refusal of n1, and the choice of a NUMA node."""
     record = service.put(document)
-    text = service.answers.verdicts(service.question(document, "n1")).text(0)
+    text = service.answers.verdicts(service.question(document, "n1")).refusal(0)
     assert text == service.ledger.gates.all(record, "n1")
     return text, service.ledger.gates.numa_node.choice(record, "n1")
 
@@ -53,11 +53,11 @@ def decided(service: Service, document: dict[str, Any]) -> tuple[str, Choice]:
 @pytest.mark.parametrize("switches", [FAR, MIXED])
 def test_the_numa_node_on_which_the_devices_are_surely_near_is_chosen(switches: Mapping[str, int]) -> None:
     text, choice = decided(made(switches), wanting())
-    assert text == ""
+    assert text is None
     assert choice == Choice(1, 0, (f"device-affinity {TERM}",), is_required=True)
 
 
-@pytest.mark.parametrize(("switches", "refusal"), [(FAR, refusals.NOT_NEAR), (MIXED, refusals.NOT_SURELY_NEAR)])
+@pytest.mark.parametrize(("switches", "refusal"), [(FAR, Refusal.NOT_NEAR), (MIXED, Refusal.NOT_SURELY_NEAR)])
 @pytest.mark.parametrize(("markers", "is_marked"), [(None, True), (8, False)])
 def test_without_a_marker_the_node_is_refused(
     switches: Mapping[str, int], refusal: str, markers: int | None, *, is_marked: bool
@@ -69,35 +69,35 @@ def test_without_a_marker_the_node_is_refused(
 
 def test_no_label_brings_devices_nearer_that_are_far_apart_everywhere() -> None:
     text, choice = decided(made(FAR_EVERYWHERE), wanting())
-    assert text == refusals.NOT_NEAR
-    assert choice.refusal == refusals.NOT_NEAR
+    assert text == Refusal.NOT_NEAR
+    assert choice.refusal == Refusal.NOT_NEAR
 
 
 def test_nothing_is_sent_where_the_kubelet_alone_surely_takes_near_devices() -> None:
     text, choice = decided(made(NEAR), wanting())
-    assert text == ""
+    assert text is None
     assert choice == Choice(None, 0)
 
 
 def test_a_required_numa_node_and_near_devices_have_to_agree() -> None:
     assert decided(made(FAR), wanting(numa_node="1"))[1].numa == 1
     text, choice = decided(made(FAR), wanting(numa_node="0"))
-    assert text == choice.refusal == refusals.NO_COMMON_NUMA_NODE
+    assert text == choice.refusal == Refusal.NO_COMMON_NUMA_NODE
 
 
 @pytest.mark.parametrize("switches", [FAR, MIXED])
 def test_a_preferred_term_chooses_the_numa_node_too(switches: Mapping[str, int]) -> None:
     text, choice = decided(made(switches), wanting(PREFERRED))
-    assert text == ""
+    assert text is None
     assert choice == Choice(1, 0, (f"device-affinity {PREFERRED}",))
 
 
 def test_where_possible_devices_are_enough_a_sure_numa_node_is_still_better() -> None:
     text, choice = decided(made(MIXED, admits="possible"), wanting())
-    assert text == ""
+    assert text is None
     assert (choice.numa, choice.is_required) == (1, False)
     text, choice = decided(made(FAR, admits="possible"), wanting())
-    assert text == ""
+    assert text is None
     assert (choice.numa, choice.is_required) == (1, True)
 
 

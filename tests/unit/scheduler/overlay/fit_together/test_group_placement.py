@@ -12,8 +12,10 @@ import pytest
 from sandbox.exported import exported
 from scheduling import Service, configuration, counts, exact, kubelet, machine, place_together, pod
 from topowise import pods
+from topowise_scheduler.explain.refusal_texts import unschedulable
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.verdicts import kube_scheduler
+from topowise_scheduler.verdicts.refusals import Refusal
 
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
@@ -78,7 +80,7 @@ def test_copies_fit_together_exactly_as_far_as_in_sequence(seed: int) -> None:
     if not group.fits:
         copy = {**document, "metadata": {"name": "c", "namespace": "default", "uid": "last"}}
         late = pods.decode(msgspec.json.encode(copy))
-        assert not any(node.fork().admit(late).admitted for node in truth.values()), group.why
+        assert not any(node.fork().admit(late).admitted for node in truth.values()), group.refused
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -95,7 +97,7 @@ def test_pods_of_several_kinds_are_placed_in_their_order(seed: int) -> None:
     if not group.fits:
         copy = {**documents[len(group.placements)], "metadata": {"name": "k", "namespace": "default", "uid": "last"}}
         late = pods.decode(msgspec.json.encode(copy))
-        assert not any(node.fork().admit(late).admitted for node in truth.values()), group.why
+        assert not any(node.fork().admit(late).admitted for node in truth.values()), group.refused
 
 
 def test_refusals_of_kube_scheduler_count_for_each_kind_of_pod() -> None:
@@ -110,7 +112,7 @@ def test_refusals_of_kube_scheduler_count_for_each_kind_of_pod() -> None:
         service.answers, service.view, [pod_without_uid("y", "1", nodeSelector={"pool": "c"})], ["n1", "n2"]
     )
     assert not refused.fits
-    assert refused.why == "0/2 nodes: 2 node(s) didn't match Pod's node affinity/selector"
+    assert unschedulable(refused.refused) == "0/2 nodes: 2 node(s) didn't match Pod's node affinity/selector"
 
 
 def test_the_sums_count_the_pods_before() -> None:
@@ -121,18 +123,18 @@ def test_the_sums_count_the_pods_before() -> None:
         service.put_node(name, allocatable={"cpu": "8", "memory": "64Gi", "pods": "3"})
     large = place_together(service.answers, service.view, [pod_without_uid("x", "1", "30Gi")] * 5, ["n1", "n2"])
     assert sorted(placement.node for placement in large.placements) == ["n1", "n1", "n2", "n2"]
-    assert large.why == "0/2 nodes: 2 Insufficient memory"
+    assert unschedulable(large.refused) == "0/2 nodes: 2 Insufficient memory"
     templates = [pod_without_uid("x", "1", "30Gi"), pod_without_uid("y", "1", "1Gi")] * 4
     mixed = place_together(service.answers, service.view, templates, ["n1", "n2"])
     assert len(mixed.placements) == 6
-    assert "Too many pods" in mixed.why
+    assert "Too many pods" in mixed.refused
 
 
 def test_unreported_nodes_do_not_count() -> None:
     service = Service("TightFit")
     service.put_node("silent")
     group = place_together(service.answers, service.view, [pod_without_uid("x")], ["silent"])
-    assert (group.fits, group.why) == (False, "0/1 nodes: 1 not reported")
+    assert (group.fits, group.refused) == (False, {Refusal.NO_REPORT: 1})
 
 
 def test_the_answer_leaves_no_trace() -> None:

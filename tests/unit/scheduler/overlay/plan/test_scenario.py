@@ -18,6 +18,7 @@ from topowise_scheduler.overlay.simulated_ledger import reported_state
 from topowise_scheduler.report import Report
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import Pod
+from topowise_scheduler.verdicts.refusals import Refusal
 
 from .conftest import GPU, Site, node_type, workload
 
@@ -35,7 +36,7 @@ def test_a_policy_change_admits_what_the_model_admits(site: Site) -> None:
 
 def test_the_reasons_count_nodes(site: Site) -> None:
     result = decide(site(3), workload("wide", 1, gpus=4, cpus=40))
-    assert result.workloads[0].why == {"node too small for the kubelet to align the pod": 3}
+    assert result.workloads[0].why == {Refusal.NEVER: 3}
 
 
 def test_as_many_as_fit_equals_a_node_filled_by_its_kubelet(site: Site) -> None:

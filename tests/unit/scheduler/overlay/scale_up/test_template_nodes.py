@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from refusal_words import refusals
 from scheduling import Service, kubelet, pod, sent
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.template_nodes import TemplateNodes
 from topowise_scheduler.serve.extender.replies import BadRequestError
 from topowise_scheduler.serve.extender.verbs import Verbs
-from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.kube_scheduler import Node
 
 from .test_packing import group_service

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from refusal_words import refusals
 from scheduling import Service, counts, pod
 from topowise_scheduler.serve.volcano.allocations import LEAVING_S, Allocations
-from topowise_scheduler.verdicts import refusals
 from volcano import PIPELINED, RELEASING, Volcano
 
 
@@ -36,7 +36,7 @@ def test_an_allocation_that_is_refused_is_no_bind_that_failed(volcano: Volcano, 
     assert service.ledger.events["bind_conflict"] == 0
     record = service.put(pod("other-nine", "9"))
     assert record.needs is not None
-    assert service.ledger.reservations.assume(record, record.needs, "n1") != ""
+    assert service.ledger.reservations.assume(record, record.needs, "n1") is not None
     assert service.ledger.events["bind_conflict"] == 1
 
 

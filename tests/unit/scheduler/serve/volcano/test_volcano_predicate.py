@@ -10,12 +10,13 @@ import pytest
 
 from crowds import many_containers
 from ledger_check import check_ledger
+from refusal_words import refusals
 from scheduling import Service, counts, exact, kubelet, pod
 from steering_pods import marked, requiring
 from topowise_scheduler.ledger.pods.records import MAX_CONTAINERS, Records
 from topowise_scheduler.serve.extender.replies import BadRequestError
 from topowise_scheduler.serve.volcano import verbs, wire
-from topowise_scheduler.verdicts import refusals
+from topowise_scheduler.verdicts.refusals import Refusal
 from volcano import ALLOCATED, Volcano, node_info, serving, task
 
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
@@ -121,7 +122,7 @@ def test_verdicts_are_counted_by_their_words() -> None:
     volcano = Volcano(service)
     for _ in range(3):
         volcano.predicate(pod("p", "4"), "full")
-    assert service.answers.verdict_counts[refusals.NOT_NOW] == 3
+    assert service.answers.verdict_counts[Refusal.NOT_NOW] == 3
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(1, (75.0, 50.0, 0.0)), (10, (750.0, 500.0, 0.0))])

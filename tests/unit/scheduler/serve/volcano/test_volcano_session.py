@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from refusal_words import refusals
 from scheduling import Service, counts, pod
-from topowise_scheduler.verdicts import refusals
 from volcano import RECORDED, serving
 
 _FITS = {"status": "", "code": 0}

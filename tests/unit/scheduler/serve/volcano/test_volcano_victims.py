@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from refusal_words import refusals
 from scheduling import Service, counts, pod
-from topowise_scheduler.verdicts import refusals
 from volcano import RELEASING, Volcano
 
 PERMIT, ABSTAIN, REJECT = 1, 0, -1
