@@ -31,8 +31,8 @@ async def run(settings: SchedulerConfiguration) -> int:
     """The daemon until it is told to stop; its exit status. Raises ConfigError or SourceError if it cannot start."""
     log.info("Starting topowise-scheduler", extra=kv(version=__version__))
     log.info("Effective configuration", extra=kv(configuration=config.effective(settings)))
-    access = await credentials.load(settings.client.kubeconfig, settings.client.context)
-    async with Api(access, "topowise-scheduler", timeout=settings.client.timeout) as api:
+    access = await credentials.load(settings.client.kubeconfig)
+    async with Api(access, "topowise-scheduler") as api:
         return await _run(Core(settings, api))
 
 
