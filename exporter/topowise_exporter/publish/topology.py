@@ -33,9 +33,6 @@ class Publishing(Section, frozen=True):
     holdings: bool = True
     """Publish ids of CPUs, memory blocks and devices of every pod. topowise-scheduler predicts exactly with them, by
     amounts without."""
-    numa_placement: bool = True
-    """Publish the numaplacement vectors of RTE 0.25, by which scheduler-plugins preempts (policy single-numa-node
-    only)."""
     nested_zones: bool = False
     """Publish zones of type Socket above the NUMA nodes, and of type PCIeRoot below them for root complexes with
     devices. These zones have no resources."""
@@ -82,7 +79,8 @@ def build(
     method = fingerprint_method(observation.kubelet, publishing, excluded)
     node_attributes = _node_attributes(observation, allocations, accounts, publishing, method)
     zone_attributes = _zone_attributes(machine, allocations, accounts)
-    if publishing.numa_placement and observation.kubelet.topologyManagerPolicy == "single-numa-node":
+    # The vectors of RTE 0.25, by which scheduler-plugins preempts.
+    if observation.kubelet.topologyManagerPolicy == "single-numa-node":
         _add_placement(machine, allocations.pods, node_attributes, zone_attributes, problems)
     gaps = _gaps(machine, observation.kubelet.topologyManagerPolicy)
     zone_list = [*zones.zones(machine, accounts, zone_attributes), *gaps]
@@ -102,8 +100,8 @@ def build(
 
 
 def _gaps(machine: Machine, policy: str) -> list[nrt.Zone]:
-    """Returns empty zones for NUMA node ids that the machine skips (0, 8), without which scheduler-plugins up to 0.35
-    crashes when it scores the first Guaranteed pod. Where scheduler-plugins' filter does not reject the node, its strategy
+    """Returns empty zones for NUMA node ids that the machine skips (0, 8): without them scheduler-plugins up to 0.35
+    crashes when it scores the first Guaranteed pod. Where its filter does not reject the node, its strategy
     LeastNUMANodes tries every set of zones for a pod that fits none of them. So there must not be many zones."""
     gaps = zones.placeholders(machine)
     return gaps if policy == "single-numa-node" or len(gaps) + len(machine.nodes) <= _MOST_ZONES else []

@@ -17,6 +17,25 @@ _CLIENT: Final = {
 REMOVED: Final[Mapping[str, Mapping[str, str]]] = {
     "ExporterConfiguration": {
         **_CLIENT,
+        "podsApi": "always used where the kubelet serves it below `kubeletRoot`",
+        "kubelet.configz.address": "$NODE_ADDRESS, from `status.hostIP`: the file serves every node",
+        "kubelet.configz.port": "always 10250, or `kubelet.configFile` for a kubelet with another port",
+        "kubelet.configz.serverName": "the certificate must have $NODE_ADDRESS: the file serves every node",
+        "kubelet.configz.tokenFile": "always the token of the pod's service account",
+        "kubelet.configz.interval": "always 60 s, and after a restart of the kubelet",
+        "kubelet.configz.timeout": "always 5 s",
+        "notifyFile": "changes are seen in the kubelet's state files at once, without `kubeletRoot` within a second",
+        "interval": "always 1 s; events are seen at once",
+        "machineInterval": "always 60 s; kernel events are seen at once",
+        "driftInterval": "always 300 s",
+        "publish.numaPlacement": "always published, with the policy single-numa-node",
+        "publish.placeholderZones": "always published; readers skip zones with `topowise.io/absent`",
+        "publish.legacyTopologyPolicies": (
+            "the attributes `topologyManagerPolicy` and `topologyManagerScope`; for Koordinator the label "
+            "`node.koordinator.sh/numa-topology-policy` of the Node"
+        ),
+        "steering.namespace": "the exporter's own namespace",
+        "steering.devicePluginDirectory": "always /var/lib/kubelet/device-plugins, as in the kubelet",
     },
     "SchedulerConfiguration": {
         **_CLIENT,
