@@ -142,7 +142,7 @@ async def run(settings: ExporterConfiguration) -> int:
     """Runs the plug-in until a signal; returns its exit status. Raises ConfigError, SourceError and OSError."""
     if not settings.steering.enabled:
         raise ConfigError("steering.enabled", "is false, expected true: the marker plug-in is not wanted on this node")
-    node, namespace = settings.resolved_node_name(), credentials.own_namespace("steering")
+    node, namespace = settings.resolved_node_name(), credentials.needed_namespace("steering")
     log.info("Starting the marker plug-in", extra=kv(version=__version__, node=node))
     numa_nodes = [numa.id for numa in machine.scan(settings.sysfs_root, settings.procfs_root).nodes]
     access = await credentials.load(settings.client.kubeconfig)

@@ -27,6 +27,8 @@ from topowise_scheduler.verdicts import refusals
 log = logging.getLogger(__name__)
 
 DEFAULT_S: Final = 30.0
+"""Seconds for which a pod that is not bound is expected: kube-scheduler binds within some, also after a slow Permit or
+PreBind plug-in, and asks again otherwise. Volcano's session is as short."""
 _OTHER_ORDER: Final = "a pod that is on its way there would be refused if they came in another order"
 _MAX_QUERIED: Final = 10_000
 # The pods of a question need not exist.

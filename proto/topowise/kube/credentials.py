@@ -107,16 +107,22 @@ async def load(
     return await _from_kubeconfig(str(Path("~/.kube/config").expanduser()), clock)
 
 
-def own_namespace(section: str) -> str:
-    """Returns the pod's namespace, from $POD_NAMESPACE or the service account. Raises ConfigError, which names the
-    section of the configuration that needs the namespace."""
+def own_namespace(directory: Path = SERVICE_ACCOUNT) -> str:
+    """Returns the pod's namespace, from $POD_NAMESPACE or the service account; "" if neither has it."""
     if named := os.environ.get(NAMESPACE, ""):
         return named
     try:
-        return files.read_regular(SERVICE_ACCOUNT / "namespace").decode().strip()
-    except OSError as exc:
-        problem = f"needs the own namespace, which is known in pods with a service account: set ${NAMESPACE}"
-        raise ConfigError(section, problem) from exc
+        return files.read_regular(directory / "namespace").decode().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def needed_namespace(section: str) -> str:
+    """As `own_namespace`. Raises ConfigError, which names the section of the configuration that needs the namespace, if
+    it is unknown."""
+    if not (namespace := own_namespace()):
+        raise ConfigError(section, f"needs the own namespace, which only pods know: set ${NAMESPACE}")
+    return namespace
 
 
 def in_cluster(directory: Path = SERVICE_ACCOUNT) -> Credentials:

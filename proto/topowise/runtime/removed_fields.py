@@ -39,6 +39,43 @@ REMOVED: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "SchedulerConfiguration": {
         **_CLIENT,
+        "extender.maxBodyBytes": "always 64 MiB; 5,000 full Node objects are about 40 MB",
+        "extender.predictions": "pods are always annotated with their predicted allocation",
+        "scoring.maxNumaNodes": "8, as the kubelet's default, on nodes that do not report `topologyManagerMaxNUMANodes`",
+        "scoring.distanceByOption": "near NUMA nodes score higher on every node, as in scheduler-plugins",
+        "reservations": "always on, for 30 s",
+        "steering.namespace": "`exporters.namespace`, or the own namespace",
+        "steering.wait": "always 2 s",
+        "steering.expiry": "always 10 s",
+        "resourceClaims.schedulerMinor": "the version of the API server",
+        "requeue.interval": "always 100 ms",
+        "requeue.perSecond": "always 20",
+        "exporters.podLabels": (
+            "the labels `app.kubernetes.io/part-of: topowise` and `app.kubernetes.io/component: exporter`, which every "
+            "pod may have that is to count as an exporter"
+        ),
+        "exporters.firstReport": "always 120 s",
+        "exporters.grace": "always 120 s",
+        "nominator.when": "always `burst`: kube-scheduler places single pods as fast",
+        "nominator.preferences": "always `respect`",
+        "nominator.ahead": "always 1000",
+        "nominator.writes": "always 8",
+        "preemptor.patience": "always 10 s",
+        "scaleUp.patience": "always 60 s",
+        "scaleUp.timeLimit": "always 15 minutes, as in cluster-autoscaler and Karpenter",
+        "scaleUp.hold": "always 120 s",
+        "scaleUp.inFlight": "always 10; `scaleUp.perHour` bounds the cost",
+        "scaleUp.perGroup": "always 10; `scaleUp.perHour` bounds the cost",
+        "scaleUp.backOff": "always 30 minutes, doubled after each further failure",
+        "kueue.apiVersion": "the version that the API server has",
+        "kueue.hold": "always 120 s",
+        "kueue.mostReserved": "always 1000",
+        "scaleDownGuard.mostNodes": "always 100",
+        "leaderElection.leaseName": "always `topowise-scheduler-requeue`",
+        "leaderElection.leaseNamespace": "the own namespace; in static pods set $POD_NAMESPACE from `metadata.namespace`",
+        "leaderElection.identity": "the host name with a random suffix",
+        "volcano.weight": "always 10; to have no scores, omit `extender.prioritizeVerb` in Volcano's configuration",
+        "ui.decisions": "always 200",
         "defragmenter": (
             "`kubectl topowise defrag` names the pods to evict, also as JSON; a pod that must not wait takes the "
             "capacity by its priority (preemptor)"
