@@ -25,6 +25,7 @@ from topowise_scheduler.controllers.startup_taint import StartupTaint
 from topowise_scheduler.controllers.unused_reports import UnusedReports
 from topowise_scheduler.controllers.waiting_pods import WaitingPods
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
+from topowise_scheduler.overlay.fit_together import FitTogetherService
 from topowise_scheduler.serve.core import Core
 
 Work = Callable[[], Coroutine[Any, Any, None]]
