@@ -32,6 +32,12 @@ def kubectl_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["KUBECACHEDIR"] = str(tmp_path_factory.mktemp("kubectl"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_namespace() -> None:
+    """Gives daemons a namespace, as outside of a pod they do not find their own."""
+    os.environ["POD_NAMESPACE"] = "default"
+
+
 _HANG_REPORT: pytest.StashKey[HangReport] = pytest.StashKey()
 
 

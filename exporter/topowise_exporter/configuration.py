@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from topowise.runtime.config import Configuration, PositiveDuration, Section, Serving
+from topowise.runtime.config import Configuration, Section, Serving
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.podresources import DEFAULT_SOCKET
 from topowise_exporter.kubelet.settings import Kubelet
@@ -20,13 +20,9 @@ class MarkerPlugin(Section, frozen=True):
 
     enabled: bool = False
     """Offer markers (`topowise.io/numa`) to the kubelet."""
-    namespace: str = "topowise-system"
-    """Namespace of the Leases `topowise-steering-NODE`; the chart sets it to its own."""
     markers: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 512
     """Number of markers of a node; a container with a marker has one. At least maxPods times the containers of such a
     pod. Another number changes the node's allocatable resources."""
-    device_plugin_directory: str = "/var/lib/kubelet/device-plugins"
-    """Directory of the kubelet's socket for device plug-ins. Kubelets have no option for it."""
 
 
 class ExporterConfiguration(Configuration, frozen=True, tag="ExporterConfiguration"):
@@ -41,21 +37,10 @@ class ExporterConfiguration(Configuration, frozen=True, tag="ExporterConfigurati
     podresources_socket: str = DEFAULT_SOCKET
     """The kubelet's podresources socket. Mount its directory: the kubelet recreates the socket when it restarts."""
     kubelet_root: str = "/var/lib/kubelet"
-    """The kubelet's --root-dir, for its state files; empty: they are not read, and changes are found at each
-    `interval`."""
-    pods_api: bool = True
-    """Watch the kubelet's Pods API (on from 1.37) where `kubelet_root` has its socket. The end of a pod, which changes
-    no state file, is then noticed at once."""
+    """The kubelet's --root-dir, for its state files; empty: they are not read, and changes are found within
+    a second."""
     kubelet: Kubelet = msgspec.field(default_factory=Kubelet)
     """Sources of the kubelet's configuration."""
-    notify_file: str = ""
-    """A file that is touched at a change, for example by a hook of the container runtime; empty: none."""
-    interval: PositiveDuration = PositiveDuration(1)
-    """Time between two syncs without an event. A sync is two local calls, and writes only changes."""
-    machine_interval: PositiveDuration = PositiveDuration(60)
-    """Time between two reads of /sys without a kernel event."""
-    drift_interval: PositiveDuration = PositiveDuration(300)
-    """Time between two comparisons of the object on the API server with the desired object; varied by up to a fifth."""
     exclude: Exclusions = msgspec.field(default_factory=Exclusions)
     """Resources and pods that are left out."""
     publish: Publishing = msgspec.field(default_factory=Publishing)

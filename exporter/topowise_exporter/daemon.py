@@ -18,6 +18,7 @@ from topowise import __version__
 from topowise.attributes import confirmation
 from topowise.errors import ApiError, SourceError
 from topowise.kube import credentials
+from topowise.kube.api import TIMEOUT_S as API_S
 from topowise.kube.api import Api
 from topowise.runtime import clock, config, health, tasks
 from topowise.runtime.backoff import Backoff
@@ -30,9 +31,11 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.display import Display
 from topowise_exporter.dra.watch import ResourceSlices
 from topowise_exporter.kubelet import pods_api, state_files
+from topowise_exporter.kubelet.podresources import TIMEOUT_S as PODRESOURCES_S
 from topowise_exporter.kubelet.podresources import PodResources, socket_path
 from topowise_exporter.kubelet.pods_api import PodsWatch
 from topowise_exporter.kubelet.settings import Source
+from topowise_exporter.kubelet.settings.configz import TIMEOUT_S as CONFIGZ_S
 from topowise_exporter.metrics import Metrics
 from topowise_exporter.observe import Observer, Reading
 from topowise_exporter.publish import topology
@@ -49,6 +52,16 @@ _ADMISSION_S = 0.3
 _ADMISSION_EVENTS = frozenset(
     (state_files.CPU_STATE, state_files.MEMORY_STATE, state_files.ALLOCATED_STATE, "pods", pods_api.REASON)
 )
+# Time between two syncs without an event. A sync is two local calls, and writes only changes.
+_INTERVAL_S = 1.0
+# Time between two comparisons of the object on the API server with the desired object, and between two lists of the
+# node's pods for their annotations: a request per node and five minutes, whatever the number of nodes.
+_DRIFT_INTERVAL_S = 300.0
+# The longest sync: two calls to the kubelet and two to its configz, the owner, the drift of two objects and two writes.
+# The rest is for a busy machine.
+_LONGEST_SYNC_S = 2 * PODRESOURCES_S + 2 * CONFIGZ_S + 5 * API_S + 60
+# Readiness: the longest time since the node was last seen.
+_UNSEEN_S = 30.0
 # All clients of a kubelet share a hundred podresources calls a second; the exporter takes at most twenty of them.
 _SYNCS_PER_SECOND = 10.0
 _SYNCS_AT_ONCE = 5
@@ -76,8 +89,7 @@ class DriftSchedule:
     """Decides when the objects on the server are compared with what was written: a minute after the start at most, to
     find other writers, and every minute while other writers write."""
 
-    def __init__(self, interval: float) -> None:
-        self._interval = interval
+    def __init__(self) -> None:
         self._has_compared = self._has_other_writers = False
         self._compared_at, self._spread = clock.monotonic(), random.uniform(0.8, 1.2)
         self._latest = float("inf")
@@ -89,7 +101,7 @@ class DriftSchedule:
     def is_due(self) -> bool:
         """Whether time alone makes a comparison due."""
         is_calm = self._has_compared and not self._has_other_writers
-        interval = self._interval if is_calm else min(PAUSE_S, self._interval)
+        interval = _DRIFT_INTERVAL_S if is_calm else PAUSE_S
         return clock.monotonic() >= min(self._latest, self._compared_at + interval * self._spread)
 
     def seconds_after_event(self, *, is_deleted: bool) -> float:
@@ -141,18 +153,15 @@ class Exporter:
         self._source_backoff = Backoff(0.2, 5.0)
         self._limit = TokenBucket(_SYNCS_PER_SECOND, _SYNCS_AT_ONCE)
         self._synced_at = clock.monotonic()
-        self._drift = DriftSchedule(settings.drift_interval)
+        self._drift = DriftSchedule()
         self._standing = Standing()
-        # The longest sync: two calls to the kubelet and two to its configz, the owner, the drift of two objects and
-        # two writes. The rest is for a busy machine.
-        longest = 2 * 10 + 2 * settings.kubelet.configz.timeout + 5 * settings.client.timeout
-        self.heartbeat = health.Heartbeat(settings.interval + longest + 60)
+        self.heartbeat = health.Heartbeat(_INTERVAL_S + _LONGEST_SYNC_S)
 
     def problem(self) -> str | None:
         """For readiness: None once the object is published and while it can be updated."""
         if not self._standing.is_published:
             return "nothing published yet"
-        age, limit = clock.monotonic() - self._synced_at, 3 * self._settings.interval + 30
+        age, limit = clock.monotonic() - self._synced_at, _UNSEEN_S
         if age > limit:
             return f"the node was last seen {age:.0f}s ago, at most {limit:.0f}s expected"
         missing = (Condition.NO_KUBELET, Condition.NO_WRITE)
@@ -239,7 +248,7 @@ class Exporter:
 
     def _until_next(self, reading: Reading) -> float:
         """Seconds to the next sync if there is no event."""
-        interval = self._settings.interval * random.uniform(0.95, 1.05)
+        interval = _INTERVAL_S * random.uniform(0.95, 1.05)
         due = float("inf") if reading.due is None else reading.due
         return min(interval, due, self._own_is_due_in(), _DOUBTFUL_S if reading.doubts else interval)
 
@@ -290,8 +299,6 @@ def watched_files(settings: ExporterConfiguration) -> dict[Path, frozenset[str]]
         watched[root / "pods"] = set()
     if settings.kubelet.config_file:
         paths.append(Path(settings.kubelet.config_file))
-    if settings.notify_file:
-        paths.append(Path(settings.notify_file))
     for path in paths:
         watched.setdefault(path.parent, set()).add(path.name)
     return {directory: frozenset(names) for directory, names in watched.items()}
@@ -301,13 +308,12 @@ async def run(settings: ExporterConfiguration) -> int:
     """Runs the daemon until a signal; returns its exit status. Raises ConfigError or SourceError if it cannot start."""
     log.info("Starting topowise-exporter", extra=kv(version=__version__, node=settings.resolved_node_name()))
     log.info("Effective configuration", extra=kv(configuration=config.effective(settings)))
-    client = settings.client
-    access = await credentials.load(client.kubeconfig, client.context)
+    access = await credentials.load(settings.client.kubeconfig)
     metrics, conditions, trigger = Metrics(), Conditions(), Trigger()
     triggers.on_sighup(trigger)
     async with (
         PodResources(settings.podresources_socket) as podresources,
-        Api(access, "topowise-exporter", timeout=client.timeout) as api,
+        Api(access, "topowise-exporter") as api,
     ):
         source = Source(settings.kubelet, socket=socket_path(settings.podresources_socket))
         slices = ResourceSlices(api, settings.resolved_node_name(), lambda: trigger.notify("resourceslices"))
@@ -343,7 +349,8 @@ async def run(settings: ExporterConfiguration) -> int:
             work["resource slices"] = slices.run()
         if annotator is not None:
             work["pod placements"] = annotator.run()
-        if settings.pods_api and settings.kubelet_root:
+        if settings.kubelet_root:
+            # From 1.37 the end of a pod, which changes no state file, is noticed at once by it.
             socket = Path(settings.kubelet_root) / pods_api.SOCKET
             pods_watch = PodsWatch(socket, trigger)
             work["pods api"] = pods_watch.run()
@@ -356,7 +363,7 @@ def _annotator(settings: ExporterConfiguration, api: Api, metrics: Metrics, cond
     if not settings.pod_placements:
         return None
     name = settings.resolved_node_name()
-    return Annotator(api, name, metrics, conditions, settings.drift_interval, settings.exclude)
+    return Annotator(api, name, metrics, conditions, _DRIFT_INTERVAL_S, settings.exclude)
 
 
 async def _run(exporter: Exporter, slices: ResourceSlices | None) -> None:

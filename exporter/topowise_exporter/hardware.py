@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import psutil
@@ -15,6 +14,8 @@ from topowise_exporter.machine.inventory import Machine
 
 # On old kernels, MemTotal of the NUMA nodes exceeds MemTotal of the machine by up to 3 %.
 _MEMORY_TOLERANCE_PERCENT: Final = 5
+# For changes of which the kernel sends no event, such as a renamed network device. A scan takes some milliseconds.
+_SCAN_INTERVAL_S: Final = 60.0
 
 
 class HardwareReading(NamedTuple):
@@ -26,11 +27,10 @@ class HardwareReading(NamedTuple):
 
 
 class Hardware:
-    """Scans /sys and /proc at most once per `machine_interval`."""
+    """Scans /sys and /proc at most once a minute, unless `forget` is called."""
 
-    def __init__(self, settings: ExporterConfiguration, clock: Callable[[], float] = clock.monotonic) -> None:
+    def __init__(self, settings: ExporterConfiguration) -> None:
         self._settings = settings
-        self._clock = clock
         # A process ends with the boot of its machine.
         self._boot_id = machine.read_boot_id(settings.procfs_root)
         self._last: HardwareReading | None = None
@@ -42,8 +42,8 @@ class Hardware:
 
     def read(self) -> HardwareReading:
         """The same machine object until the next scan."""
-        now = self._clock()
-        if self._last is None or now - self._scanned_at >= self._settings.machine_interval:
+        now = clock.monotonic()
+        if self._last is None or now - self._scanned_at >= _SCAN_INTERVAL_S:
             scanned = machine.scan(self._settings.sysfs_root, self._settings.procfs_root)
             # Only the /proc of this machine has a kernel that psutil can ask.
             is_own = self._settings.procfs_root == "/proc"

@@ -122,7 +122,7 @@ class Observer:
         self._podresources = podresources
         self._configuration = configuration
         self._clock = clock
-        self._hardware = hardware or Hardware(settings, clock)
+        self._hardware = hardware or Hardware(settings)
         self._files = NodeFiles(settings.kubelet_root)
         self._claims = _Claims(devices)
         self._whole_pods = entry_owners.WholePods()

@@ -13,18 +13,14 @@ from topowise.runtime.config import (
     Duration,
     Port,
     PortOrNone,
-    PositiveDuration,
     Section,
     Serving,
     ServingTls,
 )
-from topowise.steering import MOST_SECONDS
 from topowise_scheduler.options import device_affinity
 from topowise_scheduler.options.claims.annotation import Alignment
 from topowise_scheduler.verdicts import strategy_names
 
-# Of fit-together's reservations.
-_LONGEST_HOLD_S: Final = 600.0
 _ANYWHERE: Final = frozenset(("", "0.0.0.0", "::"))
 
 
@@ -41,14 +37,9 @@ class Extender(Section, frozen=True):
     """Host names that callers use for the service, as in their `urlPrefix`. Addresses, localhost, Services of the
     service's namespace (`NAME.NAMESPACE.svc`) and, with TLS, the certificate's names are always allowed. Requests with
     other host names are refused, which prevents DNS rebinding by web pages."""
-    max_body_bytes: Annotated[int, msgspec.Meta(ge=1 << 16)] = 64 << 20
-    """A larger request is refused: 5,000 full Node objects are about 40 MB."""
     score_scale: Literal[10, 100] = 10
     """The best score. kube-scheduler multiplies an extender's scores of 0 to 10 by ten times the extender's weight.
     With 100, scores have a hundred steps, and the weight in kube-scheduler's configuration should be a tenth."""
-
-    predictions: bool = True
-    """Pods that the service binds get an annotation with their predicted allocation (`topowise.io/predicted`)."""
 
 
 class ReadOnly(Section, frozen=True):
@@ -95,28 +86,12 @@ class Scoring(Section, frozen=True):
     """Weights of resources, 1 by default. Only resources that a pod requests count."""
     tie_break: Literal["spread", "pack"] = "pack"
     """`TightFit` only: `spread` prefers the emptier of equally tight nodes, `pack` the fuller node."""
-    max_numa_nodes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
-    """`LeastNUMANodes` only: the number of NUMA nodes that scores 0, for nodes that do not report their
-    `topologyManagerMaxNUMANodes`."""
-    distance_by_option: bool = False
-    """`LeastNUMANodes` only: near NUMA nodes score higher only where the kubelet's option `prefer-closest-numa-nodes`
-    has an effect, as the proposal intends (KEP-454). Off: on every node, as in the code of scheduler-plugins."""
 
     def __post_init__(self) -> None:
         named = [resource.name for resource in self.resources]
         twice = sorted({name for name in named if named.count(name) > 1})
         if twice:
             raise ValueError(f"resources names {twice[0]!r:.80} more than once, expected a single weight")
-
-
-class Reservations(Section, frozen=True):
-    """Reserves resources for a pod on the best node until the pod is bound, so that later pods do not take them."""
-
-    enabled: bool = True
-    """Off: kube-scheduler may send two pods to the same resources before the first pod is bound. Then the service
-    should have `bindVerb`."""
-    ttl: PositiveDuration = PositiveDuration(30)
-    """The reservation of a pod that is not bound ends after this time."""
 
 
 class Filter(Section, frozen=True):
@@ -140,24 +115,8 @@ class Steering(Section, frozen=True):
     """The choice of the NUMA node for pods that request `topowise.io/numa`; docs/how-to/steering.md."""
 
     enabled: bool = False
-    """Needs the right to create, patch, list and watch Leases, and `bindVerb`."""
-    namespace: str = "topowise-system"
-    """Namespace of the Leases `topowise-steering-NODE`, as in the exporters' configuration."""
-    wait: PositiveDuration = PositiveDuration(2)
-    """Time for the answer of the node's marker plug-in, and for the end of the request before. The bind of a pod with a
-    marker may wait for both and for two such binds to the node before it: set kube-scheduler's `httpTimeout` to four
-    times this value at least."""
-    expiry: PositiveDuration = PositiveDuration(10)
-    """The label ends after this time, at most 30 s, if its kubelet has not admitted the pod."""
-
-    def __post_init__(self) -> None:
-        if self.expiry > MOST_SECONDS:
-            raise ValueError(f"expiry is {self.expiry:g} s, expected at most {MOST_SECONDS:g} s")
-        if self.expiry < 2 * self.wait:
-            raise ValueError(
-                f"expiry is {self.expiry:g} s and wait is {self.wait:g} s, expected an expiry of twice wait at least: "
-                "the label would end before the kubelet has the pod"
-            )
+    """Needs the right to create, patch, list and watch Leases, and `bindVerb`. A bind may take 8 s: kube-scheduler's
+    `httpTimeout` must be 10 s."""
 
 
 class ResourceClaims(Section, frozen=True):
@@ -171,8 +130,6 @@ class ResourceClaims(Section, frozen=True):
     devices come first. `require`: only such nodes fit."""
     namespaces: Mapping[str, Alignment] = msgspec.field(default_factory=dict)
     """`alignment` of single namespaces."""
-    scheduler_minor: Annotated[int, msgspec.Meta(ge=0, le=99)] = 0
-    """The minor version of kube-scheduler, 36 for 1.36, whose allocator is predicted; 0: that of the API server."""
     scheduler_feature_gates: Mapping[str, bool] = msgspec.field(default_factory=dict)
     """Feature gates of kube-scheduler that are not at their default, such as `DRAListTypeAttributes: true`."""
 
@@ -226,10 +183,6 @@ class Requeue(Section, frozen=True):
 
     enabled: bool = True
     """Needs the right to patch pods/status."""
-    interval: PositiveDuration = PositiveDuration(0.1)
-    """The interval in which changed nodes are checked against waiting pods."""
-    per_second: Annotated[float, msgspec.Meta(gt=0)] = 20.0
-    """The most pods that are requeued per second, by priority."""
 
 
 class StartupTaint(Section, frozen=True):
@@ -244,23 +197,11 @@ class Exporters(Section, frozen=True):
     """The exporters' pods, by which the service recognises new nodes and dead exporters; docs/how-to/new-nodes.md."""
 
     namespace: str = ""
-    """The namespace of the exporters' pods. Empty: pods of exporters are not recognised. Every tenant can set labels,
-    so pods in other namespaces do not count."""
-    pod_labels: Mapping[str, str] = msgspec.field(
-        default_factory=lambda: {"app.kubernetes.io/part-of": "topowise", "app.kubernetes.io/component": "exporter"}
-    )
-    """The labels of the exporters' pods."""
+    """The namespace of the exporters' pods, which have the labels `app.kubernetes.io/part-of: topowise` and
+    `app.kubernetes.io/component: exporter`, and of the Leases of steering. Empty: pods of exporters are not recognised,
+    and Leases are in the own namespace. Every tenant can set labels, so pods in other namespaces do not count."""
     node_selector: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The `nodeSelector` of the exporters' DaemonSet: only nodes with these labels are to have an exporter."""
-    first_report: Duration = Duration(120)
-    """Time since the creation of a node for which pods to align wait for the first report of the node; 0: no time."""
-    grace: PositiveDuration = PositiveDuration(120)
-    """Time for which an exporter may be not Ready, or its report may lack a running pod, before the node is
-    unconfirmed. It should be longer than an update of the exporter takes on a node."""
-
-    def __post_init__(self) -> None:
-        if not self.pod_labels:
-            raise ValueError("podLabels is empty, expected a label: every pod of the namespace would be an exporter")
 
 
 class RefusedPods(Section, frozen=True):
@@ -279,16 +220,6 @@ class Nominator(Section, frozen=True):
     """Needs the right to patch the status of pods."""
     scheduler_names: tuple[str, ...] = ("topowise-scheduler",)
     """The values of `spec.schedulerName` whose pods are nominated."""
-    when: Literal["burst", "always"] = "burst"
-    """`burst`: only while at least ten pods wait and the next pod has waited for 0.3 s; kube-scheduler places single
-    pods as usual."""
-    preferences: Literal["respect", "ignore"] = "respect"
-    """kube-scheduler does not score nodes for a nominated pod. `respect`: pods with preferences (preferred affinity,
-    `ScheduleAnyway`) are not nominated, and nodes with untolerated `PreferNoSchedule` taints are not used."""
-    ahead: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1000
-    """The most pods that are nominated but not bound."""
-    writes: Annotated[int, msgspec.Meta(ge=1, le=32)] = 8
-    """The most concurrent writes."""
 
 
 class Preemptor(Section, frozen=True):
@@ -302,8 +233,6 @@ class Preemptor(Section, frozen=True):
     """On: only events name the victims and the waiting pod. Needs the right to create events."""
     per_minute: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
     """The most evictions per minute, and the most for a single pod."""
-    patience: Duration = Duration(10)
-    """The time that a pod must wait before pods are evicted for it."""
 
 
 class NodeTaint(Section, frozen=True):
@@ -357,21 +286,8 @@ class ScaleUp(Section, frozen=True):
     configuration. A node without any of these labels is in no group."""
     declared_groups: tuple[NodeGroup, ...] = ()
     """Groups that are known without a reported node, for groups that scale from zero."""
-    patience: Duration = Duration(60)
-    """The time that a pod must wait only for alignment, or a Workload of Kueue for a place of its pods, before a node
-    is requested for it."""
-    time_limit: PositiveDuration = PositiveDuration(900)
-    """The time from a request until the node is reported; after that the request has failed."""
-    hold: PositiveDuration = PositiveDuration(120)
-    """The time for which a new node is reserved for the pods it was requested for, from its first report."""
-    in_flight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-    """The most requested nodes that do not exist yet."""
-    per_group: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
-    """The same for a group. Until a requested node of a group has helped in the last day, it is 1."""
     per_hour: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 30
     """The most requested nodes in an hour."""
-    back_off: PositiveDuration = PositiveDuration(1800)
-    """The pause of a group after a requested node that did not help or did not come; doubled after each further."""
     priority_class: str = "topowise-placeholder"
     """PriorityClass of the placeholders. cluster-autoscaler ignores pods with priorities below -10."""
     image: str = "registry.k8s.io/pause:3.10.1"
@@ -389,8 +305,6 @@ class ScaleDownGuard(Section, frozen=True):
     enabled: bool = False
     """On: the leader annotates such nodes for cluster-autoscaler and Karpenter, for as long as that is true. Needs the
     right to patch nodes."""
-    most_nodes: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 100
-    """The most nodes that are annotated at the same time."""
 
 
 class Kueue(Section, frozen=True):
@@ -400,17 +314,6 @@ class Kueue(Section, frozen=True):
     """On: the leader decides the checks, and each replica reserves for admitted Workloads. Needs the rights to list and
     watch workloads, to list admissionchecks and resourceflavors, and to patch the status of workloads and
     admissionchecks."""
-    api_version: Literal["v1beta1", "v1beta2"] = "v1beta1"
-    """The version of Kueue's API."""
-    hold: PositiveDuration = PositiveDuration(120)
-    """The time for which the pods of an admitted Workload are reserved until kube-scheduler asks for them; at most ten
-    minutes."""
-    most_reserved: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
-    """The number of pods for which checks may reserve resources at the same time; further checks are Retry."""
-
-    def __post_init__(self) -> None:
-        if self.hold > _LONGEST_HOLD_S:
-            raise ValueError(f"hold is {self.hold:g} s, expected at most {_LONGEST_HOLD_S:g} s")
 
 
 class Volcano(Section, frozen=True):
@@ -418,11 +321,9 @@ class Volcano(Section, frozen=True):
 
     enabled: bool = False
     """Off: there are no such verbs. On: every client with access to the port may reserve resources for pods until
-    `reservations.ttl` ends."""
+    30 s are over."""
     strategy: strategy_names.Name = "NUMAAware"
     """As `scoring.strategy`, for Volcano's tasks. `NUMAAware` has the formula of Volcano's numa-aware plug-in."""
-    weight: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1
-    """Scores are 0 to 100 times this weight. Volcano adds them to its plug-ins' scores; 0: no scores."""
 
 
 class Ui(Section, frozen=True):
@@ -430,21 +331,14 @@ class Ui(Section, frozen=True):
 
     enabled: bool = False
     """Off: there is no such page. On: every client with access to the port may read names of pods."""
-    decisions: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 200
-    """The number of recent decisions in memory."""
 
 
 class LeaderElection(Section, frozen=True):
     """Every replica answers requests; only the leader requeues and nominates pods and runs the other controllers."""
 
     enabled: bool = False
-    """A single replica needs no election."""
-    lease_name: str = "topowise-scheduler-requeue"
-    """Name of the Lease; it must differ from the Lease of kube-scheduler in the same pod."""
-    lease_namespace: str = ""
-    """Empty: the pod's namespace."""
-    identity: str = ""
-    """The identity of this replica; empty: the host name with a random suffix."""
+    """By the Lease `topowise-scheduler-requeue` in the own namespace, or $POD_NAMESPACE. A single replica needs no
+    election."""
 
 
 class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfiguration"):
@@ -456,7 +350,6 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     scoring: Scoring = msgspec.field(default_factory=Scoring)
     filter: Filter = msgspec.field(default_factory=Filter)
     device_affinity: DeviceAffinity = msgspec.field(default_factory=DeviceAffinity)
-    reservations: Reservations = msgspec.field(default_factory=Reservations)
     steering: Steering = msgspec.field(default_factory=Steering)
     resource_claims: ResourceClaims = msgspec.field(default_factory=ResourceClaims)
     fit_together: FitTogether = msgspec.field(default_factory=FitTogether)

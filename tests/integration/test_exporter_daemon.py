@@ -19,9 +19,13 @@ from sandbox.kubelet.pods_api import PodsApi
 from sandbox.kubelet.state_files import StateFiles
 from sandbox.processes import free_ports
 from topowise import fingerprint
+from topowise_exporter.kubelet.pods_api import REASON as PODS_API
 from whole_node import attributes
 
 pytestmark = pytest.mark.own_time
+
+EVENTS = {"logging": {"verbosity": 4}}
+"""Logs the events that start a sync; a sync comes each second without them too."""
 
 
 async def test_it_publishes_at_once_and_says_everything(
@@ -130,7 +134,7 @@ async def test_a_state_file_is_an_event_and_its_finished_init_containers_count(
     files = StateFiles(tmp_path / "root")
     files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
     exporter = await start(
-        "topowise_exporter", "run", config={**config, "interval": "1h", "kubeletRoot": str(tmp_path / "root")}
+        "topowise_exporter", "run", config={**config, **EVENTS, "kubeletRoot": str(tmp_path / "root")}
     )
     await assert_eventually(lambda: available(server) == "3")
     init = ContainerHoldings("setup", "init", frozenset({4}))
@@ -139,9 +143,11 @@ async def test_a_state_file_is_an_event_and_its_finished_init_containers_count(
     files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
     # CPU 4 is in the state file alone, because List does not show init containers.
     await assert_eventually(lambda: available(server) == "1")
+    assert exporter.lines('"Event" reason="cpu_manager_state"')
     kubelet.pods = ()
     (tmp_path / "root/device-plugins/kubelet_internal_checkpoint").touch()
     await assert_eventually(lambda: available(server) == "3")
+    assert exporter.lines('"Event" reason="kubelet_internal_checkpoint"')
     assert exporter.process.returncode is None
 
 
@@ -236,8 +242,7 @@ async def test_the_end_of_a_pod_is_published_at_once_where_the_kubelet_has_a_pod
     (root / "pods-api").mkdir(parents=True)
     pods_api = PodsApi(kubelet.holdings)
     kubelet.give("p", 1, 4)
-    # Only the event can start a sync: no file is written, and the next timed sync is an hour away.
-    exporter = await start("topowise_exporter", "run", config={**config, "interval": "1h", "kubeletRoot": str(root)})
+    exporter = await start("topowise_exporter", "run", config={**config, **EVENTS, "kubeletRoot": str(root)})
     await assert_eventually(lambda: available(server) == "1")
     await pods_api.start(root / "pods-api/pods-api.sock")
     await assert_eventually(lambda: pods_api.watchers)
@@ -245,6 +250,7 @@ async def test_the_end_of_a_pod_is_published_at_once_where_the_kubelet_has_a_pod
     kubelet.pods = ()
     pods_api.changed()
     await assert_eventually(lambda: available(server) == "3", within=1.0)
+    assert exporter.lines(f'"Event" reason="{PODS_API}"')
     # A kubelet that restarts is watched again.
     await pods_api.stop()
     again = PodsApi(kubelet.holdings)
@@ -258,22 +264,8 @@ async def test_the_end_of_a_pod_is_published_at_once_where_the_kubelet_has_a_pod
     await again.stop()
 
 
-async def test_a_touched_notify_file_is_an_event(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
-) -> None:
-    notify = tmp_path / "run" / "notify"
-    notify.parent.mkdir()
-    notify.touch()
-    await start("topowise_exporter", "run", config={**config, "interval": "1h", "notifyFile": str(notify)})
-    await assert_eventually(lambda: available(server) == "3")
-    await asyncio.sleep(0.2)
-    kubelet.give("p", 1)
-    notify.touch()
-    await assert_eventually(lambda: available(server) == "2")
-
-
 async def test_sighup_reads_the_machine_anew(server: ApiServer, start: Start, config: dict[str, Any]) -> None:
-    exporter = await start("topowise_exporter", "run", config={**config, "interval": "1h", "machineInterval": "1h"})
+    exporter = await start("topowise_exporter", "run", config=config)
     await assert_eventually(lambda: published(server))
     pages = Path(config["sysfsRoot"]) / "devices/system/node/node0/hugepages/hugepages-2048kB"
     pages.mkdir(parents=True)
@@ -284,13 +276,14 @@ async def test_sighup_reads_the_machine_anew(server: ApiServer, start: Start, co
         resources = (published(server) or {"zones": [{"resources": []}]})["zones"][0]["resources"]
         return {"hugepages-2Mi", str(8 * 2 << 20)} <= {text for resource in resources for text in resource.values()}
 
-    await assert_eventually(has_pages)
+    # The next timed scan is a minute away.
+    await assert_eventually(has_pages, within=30)
 
 
 async def test_an_object_that_is_deleted_or_changed_is_written_anew(
     server: ApiServer, start: Start, config: dict[str, Any]
 ) -> None:
-    exporter = await start("topowise_exporter", "run", config={**config, "driftInterval": "300ms"})
+    exporter = await start("topowise_exporter", "run", config=config)
     await assert_eventually(lambda: published(server))
     url = f"{server.url}/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/n1"
     async with aiohttp.ClientSession() as session:
@@ -311,14 +304,14 @@ async def test_an_object_that_is_deleted_or_changed_is_written_anew(
 async def test_a_writer_that_never_stops_is_named_once_and_written_against_once(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, changes: bool
 ) -> None:
-    exporter = await start("topowise_exporter", "run", config={**config, "driftInterval": "300ms"})
+    exporter = await start("topowise_exporter", "run", config=config)
     await assert_eventually(lambda: published(server))
     server.journal.clear()
     url = f"{server.url}/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/n1"
     query = {"fieldManager": "node-feature-discovery-topology-updater", "force": "true"}
     headers = {"Content-Type": "application/apply-patch+yaml", "User-Agent": "nfd-topology-updater/v0.0.0"}
     async with aiohttp.ClientSession() as session:
-        for number in range(12):
+        for number in range(24):
             zone = {"name": f"node-{number}", "type": "Node"}
             topology = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "zones": [zone]}
             async with session.patch(url, params=query, data=json.dumps(topology), headers=headers) as answer:
@@ -360,15 +353,15 @@ async def test_volcanos_object_is_as_fresh_as_ours_and_as_silent(
     server.install_crds(CRD.with_name("numatopologies.yaml"))
     files = StateFiles(tmp_path / "root")
     files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
-    # Only the kubelet's own files start a sync: the next timed sync is an hour away.
-    volcano = {**config, "numatopology": True, "interval": "1h", "kubeletRoot": str(tmp_path / "root")}
-    await start("topowise_exporter", "run", config=volcano)
+    volcano = {**config, **EVENTS, "numatopology": True, "kubeletRoot": str(tmp_path / "root")}
+    exporter = await start("topowise_exporter", "run", config=volcano)
     await assert_eventually(lambda: (available(server), free_for_volcano(server)) == ("3", "1-7"))
     stamps = set()
     for name, cpus, expected in (("p", (1, 4), ("1", "2-3,5-7")), ("q", (5,), ("0", "2-3,6-7"))):
         kubelet.give(name, *cpus)
         files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
         await assert_eventually(lambda e=expected: (available(server), free_for_volcano(server)) == e, within=1.0)
+        assert exporter.lines('"Event" reason="cpu_manager_state"')
         (numatopology,) = server.store.objects("numatopologies.nodeinfo.volcano.sh")
         assert [allocation["name"] for allocation in numatopology["spec"]["podAllocations"]][-1] == name
         stamps.add(numatopology["metadata"]["annotations"]["timestamp"])
@@ -393,10 +386,10 @@ async def test_a_missing_crd_of_volcano_blocks_nothing_else(
 
 
 async def test_a_configuration_that_cannot_be_used_ends_it_with_one_line(start: Start, config: dict[str, Any]) -> None:
-    exporter = await start("topowise_exporter", "run", config={**config, "intervall": "1s"})
+    exporter = await start("topowise_exporter", "run", config={**config, "nodename": "x"})
     assert await exporter.process.wait() == 1
     assert exporter.log.startswith("error: ")
-    assert "intervall" in exporter.log
+    assert "nodename" in exporter.log
     assert exporter.log.count("\n") == 1
 
 
@@ -467,7 +460,7 @@ async def test_only_pods_of_the_own_node_are_annotated_with_their_placement(
         spec = {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}
         server.create("pods", {"metadata": {"name": name, "namespace": "default"}, "spec": spec})
         kubelet.give(name, 1 if name == "here" else 4)
-    await start("topowise_exporter", "run", config={**config, "podPlacements": True, "driftInterval": "500ms"})
+    await start("topowise_exporter", "run", config={**config, "podPlacements": True})
 
     def shown() -> dict[str, str | None]:
         return {

@@ -71,12 +71,14 @@ async def test_a_deleted_slice_removes_its_devices_and_starts_a_sync(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     kubelet.pods = (claiming("p", "a"),)
-    await start("topowise_exporter", "run", config={**config, "interval": "1h"})
+    exporter = await start("topowise_exporter", "run", config={**config, "logging": {"verbosity": 4}})
     await assert_eventually(lambda: published(server))
     server.create(SLICES, gpus("pool", a=0, b=4))
     await assert_eventually(lambda: amounts(server) == {"node-0": ("1", "0"), "node-4": ("1", "1")})
+    before = len(exporter.lines('"Event" reason="resourceslices"'))
     await delete(server, "pool")
     await assert_eventually(lambda: amounts(server) == {})
+    assert len(exporter.lines('"Event" reason="resourceslices"')) > before
 
 
 async def test_an_api_server_that_refuses_slices_costs_one_line_and_nothing_else(

@@ -20,6 +20,7 @@ from topowise import attributes
 from topowise.attributes import pci_devices
 from topowise.kube.api import Api
 from topowise.runtime import config as configurations
+from topowise_exporter import daemon, hardware
 from topowise_exporter.conditions import Conditions
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.daemon import Exporter
@@ -41,11 +42,15 @@ SPEC = machines.Machine(
 
 
 @pytest.fixture
-async def trigger(config: dict[str, Any], kubelet: FakeKubelet, api: Api, tmp_path: Path) -> AsyncIterator[Trigger]:
+async def trigger(
+    config: dict[str, Any], kubelet: FakeKubelet, api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Trigger]:
     """The events of an exporter without a timed sync for an hour."""
+    monkeypatch.setattr(daemon, "_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(hardware, "_SCAN_INTERVAL_S", 3600.0)
     sysfs, procfs = machines.write_tree(SPEC, tmp_path / "with-nic")
     kubelet.device_nodes = {("intel.com/vf", address): (4,) for address in VFS}
-    own = {**config, "sysfsRoot": str(sysfs), "procfsRoot": str(procfs), "interval": "1h", "machineInterval": "1h"}
+    own = {**config, "sysfsRoot": str(sysfs), "procfsRoot": str(procfs)}
     settings = configurations.parse(ExporterConfiguration, msgspec.json.encode(own))
     metrics, conditions, trigger = Metrics(), Conditions(), Trigger()
     async with PodResources(settings.podresources_socket) as podresources:

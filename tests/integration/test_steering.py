@@ -23,6 +23,7 @@ from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime import clock
 from topowise.steering import Request, Status
 from topowise.wire import deviceplugin_pb2 as pb
+from topowise_exporter.steering.daemon import DEVICE_PLUGINS
 from topowise_scheduler.kubelet import Device
 from topowise_scheduler.serve.extender.steering import NodeSteering
 
@@ -58,8 +59,10 @@ class DeviceManager(PluginSockets):
 @pytest.fixture
 async def manager(kubelet: FakeKubelet) -> AsyncIterator[DeviceManager]:
     # The path of a socket has at most 107 bytes, which tmp_path may exceed.
-    with tempfile.TemporaryDirectory(prefix="device-plugins-") as directory:
-        manager = DeviceManager(Path(directory), kubelet)
+    with tempfile.TemporaryDirectory(prefix="kubelet-") as root:
+        directory = Path(root) / DEVICE_PLUGINS.name
+        directory.mkdir()
+        manager = DeviceManager(directory, kubelet)
         await manager.start()
         yield manager
         await manager.stop()
@@ -67,13 +70,7 @@ async def manager(kubelet: FakeKubelet) -> AsyncIterator[DeviceManager]:
 
 @pytest.fixture
 def steered(config: dict[str, Any], manager: DeviceManager) -> dict[str, Any]:
-    section = {
-        "enabled": True,
-        "namespace": "default",
-        "markers": 8,
-        "devicePluginDirectory": str(manager.directory),
-    }
-    return {**config, "steering": section}
+    return {**config, "steering": {"enabled": True, "markers": 8}, "kubeletRoot": str(manager.directory.parent)}
 
 
 class Scheduler:

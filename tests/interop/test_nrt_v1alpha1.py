@@ -26,11 +26,10 @@ __all__ = ["api", "server"]
 OLD = f"/apis/{nrt.GROUP}/v1alpha1/{nrt.PLURAL}/{NODE}"
 
 
-async def written(api: Api, *, legacy: bool) -> None:
-    scene = SCENES["every-kind-of-pod"]
-    publishing = msgspec.structs.replace(scene.publishing, legacy_topology_policies=legacy)
-    stage = staged(msgspec.structs.replace(scene, publishing=publishing))
-    assert await topology_writer(api, NODE).publish(stage.published().topology)
+async def written(api: Api, policies: tuple[str, ...] = ()) -> None:
+    """Writes the exporter's object; with policies it is one of NFD, which writes the field of v1alpha1 too."""
+    topology = staged(SCENES["every-kind-of-pod"]).published().topology
+    assert await topology_writer(api, NODE).publish(msgspec.structs.replace(topology, topologyPolicies=policies))
 
 
 async def read(server: ApiServer) -> Any:
@@ -48,7 +47,7 @@ def policy_for_koordinator(topology: Any) -> str:
 
 
 async def test_zones_are_all_there_and_the_policy_is_not(server: ApiServer, api: Api) -> None:
-    await written(api, legacy=False)
+    await written(api)
     topology = await read(server)
     assert topology["apiVersion"] == "topology.node.k8s.io/v1alpha1"
     assert "attributes" not in topology
@@ -64,18 +63,9 @@ async def test_zones_are_all_there_and_the_policy_is_not(server: ApiServer, api:
 @pytest.mark.parametrize("legacy", [False, True])
 async def test_writing_the_object_back_needs_the_policies(server: ApiServer, api: Api, legacy: bool) -> None:
     """koordlet does so, and always writes its own policies."""
-    await written(api, legacy=legacy)
+    await written(api, ("SingleNUMANodePodLevel",) if legacy else ())
     topology = await read(server)
     topology["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "Koordinator"}
     async with aiohttp.ClientSession() as session, session.put(server.url + OLD, json=topology) as answer:
         assert answer.status == (200 if legacy else 422)
         assert legacy or "topologyPolicies" in await answer.text()
-
-
-async def test_with_the_legacy_field_the_policy_is_there(server: ApiServer, api: Api) -> None:
-    await written(api, legacy=True)
-    topology = await read(server)
-    assert topology["topologyPolicies"] == ["SingleNUMANodeContainerLevel"]
-    # Koordinator knows the pod scope of single-numa-node only.
-    assert policy_for_koordinator(topology) == ""
-    assert policy_for_koordinator({"topologyPolicies": ["SingleNUMANodePodLevel"]}) == "SingleNUMANode"

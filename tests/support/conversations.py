@@ -50,6 +50,8 @@ class Scene(msgspec.Struct, frozen=True):
     excluded: Exclusions = Exclusions()
     instead: tuple[str, str] | None = None
     """A text of the object and what is put in its place, for objects that we never publish."""
+    has_gaps: bool = False
+    """Whether the object lacks the empty zones of ids that no NUMA node has, also never published."""
 
 
 def pod(
@@ -110,6 +112,8 @@ class Stage(msgspec.Struct, frozen=True):
         """Returns the published object without what no other scheduler reads, as JSON has it."""
         text = msgspec.json.encode(self.published().topology).decode()
         whole = json.loads(text.replace(*self.scene.instead) if self.scene.instead else text)
+        if self.scene.has_gaps:
+            whole["zones"] = [zone for zone in whole["zones"] if zone.get("resources")]
         for part in (whole, *whole["zones"]):
             attributes = [
                 attribute for attribute in part.get("attributes", ()) if not attribute["name"].startswith(_OURS)

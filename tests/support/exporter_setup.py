@@ -74,14 +74,13 @@ def config(tmp_path: Path, server: ApiServer, kubelet: FakeKubelet) -> dict[str,
     return {
         "apiVersion": "topowise.io/v1alpha1",
         "kind": "ExporterConfiguration",
-        "client": {"kubeconfig": str(server.kubeconfig(tmp_path / "kubeconfig")), "timeout": "2s"},
+        "client": {"kubeconfig": str(server.kubeconfig(tmp_path / "kubeconfig"))},
         "nodeName": "n1",
         "sysfsRoot": str(sysfs),
         "procfsRoot": str(procfs),
         "podresourcesSocket": str(kubelet.socket),
         "kubeletRoot": "",
         "kubelet": {"configFile": str(kubelet_config)},
-        "interval": "200ms",
         "serving": {"port": 0},
     }
 

@@ -152,9 +152,7 @@ SCENES: Final[dict[str, Scene]] = {
     ),
     "hugepages-on-one-node": Scene("2c-hugepages-on-one-node", _SMALL, (), _TINY),
     # What we do not publish, and why.
-    "gap-without-placeholders": Scene(
-        _plain(0, 8), STRICT, _ONE_POD, ASKED[:1], publishing=Publishing(placeholder_zones=False)
-    ),
+    "gap-without-placeholders": Scene(_plain(0, 8), STRICT, _ONE_POD, ASKED[:1], has_gaps=True),
     "zone-named-64": Scene(_plain(0, 1), STRICT, _ONE_POD, ASKED[:1], instead=("node-1", "node-64")),
     "no-memory-in-any-zone": Scene(
         _plain(0, 1), STRICT, _ONE_POD, ASKED[:1], excluded=Exclusions(resources=("memory", "hugepages-*"))

@@ -27,6 +27,7 @@ from sandbox.kubelet.registration import register
 from sandbox.machines import GIB
 from topowise import steering
 from topowise.kubeletconfig import KubeletConfiguration
+from topowise_exporter.steering.daemon import DEVICE_PLUGINS
 from topowise_scheduler.kubelet import Device
 
 MACHINE: Final = machines.Machine(
@@ -54,9 +55,11 @@ class Plugin:
     def __init__(self, cluster: SteeredCluster, node: HollowNode, directory: Path) -> None:
         self._cluster, self._node = cluster, node
         # The path of a socket has at most 107 bytes, which a directory of pytest may exceed.
-        self._sockets = Path(tempfile.mkdtemp(prefix="device-plugins-"))
+        self._root = Path(tempfile.mkdtemp(prefix="kubelet-"))
+        self._sockets = self._root / DEVICE_PLUGINS.name
+        self._sockets.mkdir()
         self.sockets = PluginSockets(self._sockets, self._listed, self._gone)
-        self._podresources = self._sockets / "pod-resources/kubelet.sock"
+        self._podresources = self._root / "pod-resources/kubelet.sock"
         self.process = Process(directory / f"steer-{node.name}.log")
         self._config = directory / f"steer-{node.name}.yaml"
         self._tasks: set[asyncio.Task[None]] = set()
@@ -65,12 +68,6 @@ class Plugin:
         self._server = await podresources.start(self._podresources, self._node.kubelet.holdings)
         await self.sockets.start()
         self._node.lifecycle.plugins = self.sockets
-        section = {
-            "enabled": True,
-            "namespace": "default",
-            "markers": MARKERS,
-            "devicePluginDirectory": str(self._sockets),
-        }
         configuration = {
             "apiVersion": "topowise.io/v1alpha1",
             "kind": "ExporterConfiguration",
@@ -78,8 +75,9 @@ class Plugin:
             "sysfsRoot": str(sysfs),
             "procfsRoot": str(procfs),
             "podresourcesSocket": str(self._podresources),
+            "kubeletRoot": str(self._root),
             "client": {"kubeconfig": str(kubeconfig)},
-            "steering": section,
+            "steering": {"enabled": True, "markers": MARKERS},
         }
         self._config.write_text(yaml.safe_dump(configuration))
         await self.run()
@@ -92,7 +90,7 @@ class Plugin:
         await self.process.kill()
         await self.sockets.stop()
         await self._server.stop(None)
-        shutil.rmtree(self._sockets)
+        shutil.rmtree(self._root)
 
     def _listed(self, resource: str, devices: Sequence[Device]) -> None:
         """Shows the markers in podresources, and their number in the Node."""
@@ -123,7 +121,7 @@ class SteeredCluster(Cluster):
     def __init__(
         self, plane: ControlPlane, directory: Path, nodes: int = 2, without: Collection[str] = (), **options: Any
     ) -> None:
-        settings = {"steering": {"enabled": True, "namespace": "default"}}
+        settings = {"steering": {"enabled": True}}
         kind = Kind(MACHINE, CONFIG)
         super().__init__(
             plane, directory, [(f"n{number}", kind) for number in range(nodes)], settings=settings, **options

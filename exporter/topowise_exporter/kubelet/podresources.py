@@ -58,6 +58,10 @@ def socket_path(socket: str) -> str:
     return socket.removeprefix("unix:").removeprefix("//") if socket.startswith("unix:") else socket
 
 
+TIMEOUT_S: Final = 10.0
+"""Limit of a call to the kubelet, in seconds."""
+
+
 def lists_claims(version: str | None, gates: Mapping[str, bool]) -> bool:
     """Whether the kubelet's List names the devices of resource claims; `gates` are the feature gates set on the
     kubelet. An unreadable version counts as the newest: there the gate has been on for long."""
@@ -69,7 +73,7 @@ class PodResources:
     """Client of a kubelet. The channel reconnects by itself when the kubelet recreates its socket."""
 
     def __init__(
-        self, socket: str = DEFAULT_SOCKET, *, timeout: float = 10.0, clock: Callable[[], float] = clock.monotonic
+        self, socket: str = DEFAULT_SOCKET, *, timeout: float = TIMEOUT_S, clock: Callable[[], float] = clock.monotonic
     ) -> None:
         self._socket = socket_path(socket)
         self._timeout = timeout

@@ -33,17 +33,9 @@ class Publishing(Section, frozen=True):
     holdings: bool = True
     """Publish ids of CPUs, memory blocks and devices of every pod. topowise-scheduler predicts exactly with them, by
     amounts without."""
-    numa_placement: bool = True
-    """Publish the numaplacement vectors of RTE 0.25, by which scheduler-plugins preempts (policy single-numa-node
-    only)."""
-    placeholder_zones: bool = True
-    """Publish empty zones for NUMA node ids that the machine skips (0, 8). Without them scheduler-plugins up to 0.35
-    crashes when it scores the first Guaranteed pod."""
     nested_zones: bool = False
     """Publish zones of type Socket above the NUMA nodes, and of type PCIeRoot below them for root complexes with
     devices. These zones have no resources."""
-    legacy_topology_policies: bool = False
-    """Publish the deprecated `topologyPolicies` field, for readers of NRT v1alpha1."""
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -87,9 +79,10 @@ def build(
     method = fingerprint_method(observation.kubelet, publishing, excluded)
     node_attributes = _node_attributes(observation, allocations, accounts, publishing, method)
     zone_attributes = _zone_attributes(machine, allocations, accounts)
-    if publishing.numa_placement and observation.kubelet.topologyManagerPolicy == "single-numa-node":
+    # The vectors of RTE 0.25, by which scheduler-plugins preempts.
+    if observation.kubelet.topologyManagerPolicy == "single-numa-node":
         _add_placement(machine, allocations.pods, node_attributes, zone_attributes, problems)
-    gaps = _gaps(machine, observation.kubelet.topologyManagerPolicy) if publishing.placeholder_zones else []
+    gaps = _gaps(machine, observation.kubelet.topologyManagerPolicy)
     zone_list = [*zones.zones(machine, accounts, zone_attributes), *gaps]
     if publishing.nested_zones:
         listed = allocations.allocatable.devices
@@ -103,16 +96,12 @@ def build(
         annotations={attributes.PODS_FINGERPRINT_ANNOTATION: node_attributes[attributes.PODS_FINGERPRINT]},
         owner=owner,
     )
-    if publishing.legacy_topology_policies:
-        legacy = attributes.legacy_policy(
-            observation.kubelet.topologyManagerPolicy, observation.kubelet.topologyManagerScope
-        )
-        topology = msgspec.structs.replace(topology, topologyPolicies=(legacy,))
     return Published(topology, accounts, tuple(problems))
 
 
 def _gaps(machine: Machine, policy: str) -> list[nrt.Zone]:
-    """Returns the empty zones to publish. Where scheduler-plugins' filter does not reject the node, its strategy
+    """Returns empty zones for NUMA node ids that the machine skips (0, 8): without them scheduler-plugins up to 0.35
+    crashes when it scores the first Guaranteed pod. Where its filter does not reject the node, its strategy
     LeastNUMANodes tries every set of zones for a pod that fits none of them. So there must not be many zones."""
     gaps = zones.placeholders(machine)
     return gaps if policy == "single-numa-node" or len(gaps) + len(machine.nodes) <= _MOST_ZONES else []

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +31,8 @@ from topowise_exporter.steering.lease import SteeringLease
 
 log = logging.getLogger(__name__)
 
+DEVICE_PLUGINS: Final = Path("/var/lib/kubelet/device-plugins")
+"""DevicePluginPath of the kubelet's device plug-in API."""
 _PODRESOURCES_S: Final = 1.0
 # A status has at most 512 characters, also if each of these is escaped.
 _MOST_REASON: Final = 200
@@ -46,47 +47,45 @@ class Steering:
         api: Api,
         podresources: PodResources,
         labels: Labels,
-        *,
-        clock: Callable[[], float] = clock.monotonic,
+        namespace: str,
     ) -> None:
-        section = settings.steering
+        """`namespace` has the Lease."""
         self._labels = labels
         self._podresources = podresources
-        self._clock = clock
         self._changed = asyncio.Event()
         self._poll = Backoff(0.004, 1.0)
         self._failure = OncePerChange()
         self._status: steering.Status | None = None
         self._label: Label = None
-        self._plugin = DevicePlugin(section.markers, self._connected, self._disconnected, self._allocated)
-        self.registration = Registration(Path(section.device_plugin_directory), self._plugin)
-        self.lease = SteeringLease(api, section.namespace, settings.resolved_node_name(), self._requested)
+        self._plugin = DevicePlugin(settings.steering.markers, self._connected, self._disconnected, self._allocated)
+        self.registration = Registration(_device_plugins(settings), self._plugin)
+        self.lease = SteeringLease(api, namespace, settings.resolved_node_name(), self._requested)
 
     def _requested(self, text: str, is_new: bool) -> None:
         """The Lease has this text as its request."""
         try:
             request = steering.decode_request(text) if text else None
         except ParseError as exc:
-            self._labels.reject(str(exc)[:_MOST_REASON], self._clock())
+            self._labels.reject(str(exc)[:_MOST_REASON], clock.monotonic())
         else:
-            self._labels.request(request, self._clock(), is_new=is_new)
+            self._labels.request(request, clock.monotonic(), is_new=is_new)
         self._changed.set()
 
     def _connected(self) -> None:
-        self._labels.connect(self._clock(), is_new_kubelet=self.registration.connect())
+        self._labels.connect(clock.monotonic(), is_new_kubelet=self.registration.connect())
         self._label = None
         log.info("The kubelet watches the markers", extra=kv(resource=steering.RESOURCE))
         self._changed.set()
 
     def _disconnected(self) -> None:
-        self._labels.disconnect(self._clock())
+        self._labels.disconnect(clock.monotonic())
         self._label = None
         log.warning("The kubelet has closed its watch of the markers, registering again")
         self.registration.retry()
         self._changed.set()
 
     def _allocated(self, containers: int) -> None:
-        self._labels.allocate(containers, self._clock())
+        self._labels.allocate(containers, clock.monotonic())
         self._changed.set()
 
     async def run(self) -> None:
@@ -95,12 +94,12 @@ class Steering:
             await self._wait()
             if self._labels.is_waiting:
                 await self._compare()
-            self._labels.step(self._clock())
+            self._labels.step(clock.monotonic())
             self._apply()
 
     async def _wait(self) -> None:
         """Waits for a change, for the end of a request, and for the next question to the kubelet."""
-        due = self._labels.wakes_at - self._clock()
+        due = self._labels.wakes_at - clock.monotonic()
         if self._labels.is_waiting:
             due = min(due, self._poll.next_delay())
         with contextlib.suppress(TimeoutError):
@@ -117,7 +116,7 @@ class Steering:
             return
         self._failure.clear()
         topologies = [entry.topology.nodes for entry in answer.devices if entry.resource_name == steering.RESOURCE]
-        self._labels.show({nodes[0].ID if nodes else None for nodes in topologies}, self._clock())
+        self._labels.show({nodes[0].ID if nodes else None for nodes in topologies}, clock.monotonic())
 
     def _apply(self) -> None:
         if self._labels.label != self._label:
@@ -132,22 +131,28 @@ class Steering:
             log.info("Steering", extra=kv(request=self._status.id, state=self._status.state, why=self._status.reason))
 
 
+def _device_plugins(settings: ExporterConfiguration) -> Path:
+    """Returns the directory of the kubelet's socket for device plug-ins."""
+    own = Path(settings.kubelet_root) / DEVICE_PLUGINS.name
+    # Kubernetes' kubelet has the constant, whatever its --root-dir; other kubelets have the directory in their root.
+    return own if settings.kubelet_root and own.is_dir() else DEVICE_PLUGINS
+
+
 async def run(settings: ExporterConfiguration) -> int:
     """Runs the plug-in until a signal; returns its exit status. Raises ConfigError, SourceError and OSError."""
     if not settings.steering.enabled:
         raise ConfigError("steering.enabled", "is false, expected true: the marker plug-in is not wanted on this node")
-    node = settings.resolved_node_name()
+    node, namespace = settings.resolved_node_name(), credentials.needed_namespace("steering")
     log.info("Starting the marker plug-in", extra=kv(version=__version__, node=node))
     numa_nodes = [numa.id for numa in machine.scan(settings.sysfs_root, settings.procfs_root).nodes]
-    client = settings.client
-    access = await credentials.load(client.kubeconfig, client.context)
+    access = await credentials.load(settings.client.kubeconfig)
     async with (
         PodResources(settings.podresources_socket, timeout=_PODRESOURCES_S) as podresources,
-        Api(access, "topowise-exporter", timeout=client.timeout) as api,
+        Api(access, "topowise-exporter") as api,
     ):
-        daemon = Steering(settings, api, podresources, Labels(numa_nodes))
+        daemon = Steering(settings, api, podresources, Labels(numa_nodes), namespace)
         server = await daemon.registration.serve()
-        if IN_CLUSTER in os.environ and not client.kubeconfig:
+        if IN_CLUSTER in os.environ and not settings.client.kubeconfig:
             # The socket stays while kubelets come and go, so nothing has to be written any more.
             landlock.apply()
         work = {

@@ -221,7 +221,7 @@ class _KnownHardware(Hardware):
     """A machine that is known, and never scanned."""
 
     def __init__(self, settings: ExporterConfiguration, machine: Machine) -> None:
-        super().__init__(settings, _now)
+        super().__init__(settings)
         self._machine = machine
 
     def read(self) -> HardwareReading:

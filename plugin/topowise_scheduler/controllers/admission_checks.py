@@ -30,7 +30,6 @@ from topowise.runtime import clock
 from topowise.runtime.event_loop import collected
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
-from topowise_scheduler.configuration import Kueue as Settings
 from topowise_scheduler.controllers import controller, events, objects
 from topowise_scheduler.controllers import kueue_objects as kueue
 from topowise_scheduler.controllers.kueue_objects import AdmissionCheck, Flavor, FlavorSpec, State, Workload
@@ -53,6 +52,11 @@ _INTERVAL_S: Final = 0.5
 _RELIST_S: Final = 30.0
 _MOST_BYTES: Final = 64 << 20
 _RESERVATIONS: Final = "reservations"
+# Both versions have the fields that are read and written.
+_WORKLOADS: Final = (f"{kueue.GROUP}/v1beta1/workloads", f"{kueue.GROUP}/v1beta2/workloads")
+# Seconds for which the pods of an admitted Workload are reserved: their controller makes them, and kube-scheduler asks
+# for them, within some seconds.
+_HOLD_S: Final = 120.0
 # Seconds for which other controllers wait for the first decisions of a leader.
 _FIRST_S: Final = 60.0
 _decode_workload: Final = msgspec.json.Decoder(Workload).decode
@@ -78,7 +82,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class AdmissionChecks:
-    """Decides checks while `is_leader`. `clock` gives seconds, monotonic, `now` seconds since 1970.
+    """Decides checks while `is_leader`.
 
     `nodes`: takes the pods that need new nodes, None without scale-up.
     """
@@ -90,25 +94,20 @@ class AdmissionChecks:
         answers: Answers,
         view: ClusterView,
         fitting: FitTogetherService,
-        settings: Settings,
         *,
         nodes: WorkloadPods | None = None,
         is_leader: Callable[[], bool] = lambda: True,
         not_ready: Callable[[], str | None] = lambda: None,
-        clock: Callable[[], float] = clock.monotonic,
-        now: Callable[[], float] = clock.wall,
     ) -> None:
         self._api, self._ledger, self._answers, self._view, self._fitting = api, ledger, answers, view, fitting
-        self._settings, self._nodes = settings, nodes
+        self._nodes = nodes
         self._is_leader, self._not_ready = is_leader, not_ready
-        self._clock, self._now = clock, now
-        self._base = f"{kueue.GROUP}/{settings.api_version}"
         self._workloads: Bounded[str, _Kept] = Bounded(_MOST_BYTES, lambda _, kept: kept.size)
-        self._source = Reflector(api, f"{self._base}/workloads", self._decode, self)
+        self._source = Reflector(api, _WORKLOADS[0], self._decode, self, instead=_WORKLOADS[1:])
         self._listed_at = float("-inf")
         self._checks: frozenset[str] = frozenset()
         self._flavors: dict[str, FlavorSpec] = {}
-        self._leads_since = clock()
+        self._leads_since = clock.monotonic()
         # UIDs of the Workloads that this leader has yet to decide for the first time, None before it knows them.
         self._undecided: set[str] | None = None
         # UIDs of Ready Workloads without pods to reserve for.
@@ -127,6 +126,11 @@ class AdmissionChecks:
                 controller.run("read admission checks", self._relist, self.relist, interval=_INTERVAL_S), name="checks"
             )
 
+    @property
+    def _base(self) -> str:
+        """The path of Kueue's API, in the version that the API server has."""
+        return self._source.path.rpartition("/")[0]
+
     # As Consumer of Workloads
 
     def replace(self, items: list[_Kept]) -> None:
@@ -144,7 +148,7 @@ class AdmissionChecks:
             self._workloads.pop(uid)
 
     def _is_kept(self, workload: Workload) -> bool:
-        is_new = self._now() - workload.changed_at < self._settings.hold
+        is_new = clock.wall() - workload.changed_at < _HOLD_S
         return workload.is_current and (is_new or not workload.is_true("Admitted"))
 
     @staticmethod
@@ -157,7 +161,7 @@ class AdmissionChecks:
         """Returns the Workloads with a check to decide, by UID, in the order of priority and age. None precedes them if
         a Ready Workload lacks its reservation."""
         if not (is_leader := self._is_leader()):
-            self._leads_since = self._clock()
+            self._leads_since = clock.monotonic()
         if self._not_ready() or not self._is_known:
             return {}
         for uid, kept in list(self._workloads.items()):
@@ -181,7 +185,7 @@ class AdmissionChecks:
     def undecided(self) -> str | None:
         """Returns what this leader has yet to decide for the first time, None once it has, or if Kueue's objects cannot
         be listed for a while."""
-        if self._clock() > self._leads_since + _FIRST_S:
+        if clock.monotonic() > self._leads_since + _FIRST_S:
             return None
         if self._undecided is None:
             return "the Workloads are not listed"
@@ -195,7 +199,7 @@ class AdmissionChecks:
             await self.decide(workload)
 
     def _relist(self) -> Mapping[str, str]:
-        return {"all": ""} if self._clock() >= self._listed_at + _RELIST_S else {}
+        return {"all": ""} if self._source.synced and clock.monotonic() >= self._listed_at + _RELIST_S else {}
 
     async def relist(self, _: str = "") -> None:
         """Reads our checks and the flavors, and marks our checks as active. Raises ApiError."""
@@ -206,15 +210,15 @@ class AdmissionChecks:
         for check in checks:
             if not check.is_active and self._is_leader():
                 path = paths.path(f"{self._base}/admissionchecks", check.metadata.name, "status")
-                await objects.patch(self._api, path, kueue.active_patch(check, self._now()))
+                await objects.patch(self._api, path, kueue.active_patch(check, clock.wall()))
         self._checks = frozenset(check.metadata.name for check in checks)
-        self._listed_at = self._clock()
+        self._listed_at = clock.monotonic()
 
     async def decide(self, workload: Workload) -> None:
         """Decides the check of a Workload. Raises ApiError."""
         state, message = await self._decision(workload)
         meta = workload.metadata
-        body = kueue.patch(workload, workload.pending(self._checks), state, message, self._now())
+        body = kueue.patch(workload, workload.pending(self._checks), state, message, clock.wall())
         path = paths.path(f"{self._base}/namespaces", meta.namespace, "workloads", meta.name, "status")
         if self._undecided:
             self._undecided.discard(meta.uid)
@@ -235,7 +239,7 @@ class AdmissionChecks:
 
     async def _post(self, workload: Workload, state: State, message: str) -> None:
         """Posts the message as an event: Kueue resets the check when it evicts the Workload."""
-        meta, version = workload.metadata, self._settings.api_version
+        meta, version = workload.metadata, self._base.rpartition("/")[2]
         reason = f"AlignmentCheck{state}"
         try:
             await events.post_about_workload(self._api, version, meta.namespace, meta.name, meta.uid, reason, message)
@@ -254,7 +258,7 @@ class AdmissionChecks:
                 "Rejected",
                 f"The workload has more than {MOST_PODS} pods, expected at most so many to place together",
             )
-        seconds = int(self._settings.hold)
+        seconds = int(_HOLD_S)
         self._release(workload.metadata.uid)
         try:
             request = FitTogether(pods=pods, reserve_seconds=seconds)
@@ -295,7 +299,7 @@ class AdmissionChecks:
         names = {pod.metadata.name for pod in missing}
         placed: Mapping[str, str] = {}
         if rest := tuple([pod for pod in pods if pod.metadata.name not in names]):
-            request = FitTogether(pods=rest, reserve_seconds=int(self._settings.hold))
+            request = FitTogether(pods=rest, reserve_seconds=int(_HOLD_S))
             try:
                 placement, _ = await self._fitting.fit(request, name=uid)
             except ParseError as exc:
@@ -320,7 +324,7 @@ class AdmissionChecks:
     def _lacks_places(self, workload: Workload) -> bool:
         """Returns whether the check of the Workload is Ready, and this process does not reserve for its pods."""
         uid, since = workload.metadata.uid, workload.ready_since(self._checks)
-        if since is None or since + self._settings.hold <= self._now():
+        if since is None or since + _HOLD_S <= clock.wall():
             return False
         return uid not in self._started and not self._fitting.is_reserved(uid)
 
@@ -338,7 +342,7 @@ class AdmissionChecks:
             uid = workload.metadata.uid
             if not self._lacks_places(workload):
                 continue
-            seconds = int(since + self._settings.hold - self._now()) + 1
+            seconds = int(since + _HOLD_S - clock.wall()) + 1
             try:
                 request = FitTogether(pods=tuple(unbound[uid]), reserve_seconds=seconds)
                 placement, _ = await self._fitting.fit(request, hand_over=True, name=uid)

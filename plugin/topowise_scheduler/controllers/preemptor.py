@@ -14,7 +14,7 @@ The pause before the next evictions for a pod doubles with each round.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -35,6 +35,9 @@ from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import MIRROR, Pod
 
 _INTERVAL_S: Final = 1.0
+# Seconds that a pod must wait before pods are evicted for it: an exporter that reports a change within a second, and a
+# requeued pod, come first.
+_PATIENCE_S: Final = 10.0
 _MINUTE_S: Final = 60.0
 # Pause of a pod without suitable victims; bound of the wait for victims to end; bound of the pause.
 _PAUSE_S: Final = 30.0
@@ -54,7 +57,7 @@ class _Eviction(msgspec.Struct, frozen=True):
 
 
 class Preemptor:
-    """Makes room for waiting pods, by priority. `clock` gives seconds, monotonic."""
+    """Makes room for waiting pods, by priority. `patience`: for how long (seconds) a pod waits before evictions."""
 
     def __init__(
         self,
@@ -62,13 +65,14 @@ class Preemptor:
         ledger: Ledger,
         alignment: AlignmentPreemption,
         settings: Settings,
-        clock: Callable[[], float] = clock.monotonic,
+        *,
+        patience: float = _PATIENCE_S,
     ) -> None:
         self._api = api
         self._ledger = ledger
         self._alignment = alignment
         self._settings = settings
-        self._clock = clock
+        self._patience = patience
         # By UID: when a pod was first seen to wait, and when it may be looked at again.
         self._since: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
@@ -90,7 +94,7 @@ class Preemptor:
 
     def due(self) -> Mapping[str, PodRecord]:
         """Returns the next pods to look at, by UID, of the pods that have waited for long enough."""
-        waiting, now = self._waiting(), self._clock()
+        waiting, now = self._waiting(), clock.monotonic()
         self._since = {uid: self._since.get(uid, now) for uid in waiting}
         for by_uid in (self._not_before, self._announced, self._nominated, self._rounds):
             for uid in by_uid.keys() - waiting.keys():
@@ -99,7 +103,7 @@ class Preemptor:
         ready = [
             record
             for uid, record in waiting.items()
-            if now >= max(self._since[uid] + self._settings.patience, self._not_before.get(uid, 0.0))
+            if now >= max(self._since[uid] + self._patience, self._not_before.get(uid, 0.0))
             and uid not in self._evictions
         ]
         used = Counter(namespace for at, namespace in self._evicted if at > now - _MINUTE_S)
@@ -123,7 +127,7 @@ class Preemptor:
     @property
     def _allowance(self) -> int:
         """Returns how many pods may be evicted now."""
-        self._evicted = [(at, namespace) for at, namespace in self._evicted if at > self._clock() - _MINUTE_S]
+        self._evicted = [(at, namespace) for at, namespace in self._evicted if at > clock.monotonic() - _MINUTE_S]
         return self._settings.per_minute - len(self._evicted)
 
     async def _make_room(self, record: PodRecord) -> None:
@@ -138,7 +142,7 @@ class Preemptor:
             raise
 
     async def _look(self, record: PodRecord) -> None:
-        self._not_before[record.uid] = self._clock() + _PAUSE_S
+        self._not_before[record.uid] = clock.monotonic() + _PAUSE_S
         pod = await self._get(record)
         nominated = "" if pod is None or pod.status is None else pod.status.nominatedNodeName
         if pod is None or nominated not in ("", self._nominated.get(record.uid)):
@@ -190,15 +194,15 @@ class Preemptor:
             if not is_needed or not await evictions.evict(self._api, victim):
                 break
             evicted.add(victim.uid)
-            until = self._clock() + _LONGEST_END_S
+            until = clock.monotonic() + _LONGEST_END_S
             self._evictions[record.uid] = _Eviction(victims.node, frozenset(evicted), until)
-            self._evicted.append((self._clock(), record.namespace))
+            self._evicted.append((clock.monotonic(), record.namespace))
             self._ledger.count("evicted_for_alignment")
             await self._post_to_victim(record, victim, "Preempted", "was evicted")
         if evicted:
             self._rounds[record.uid] = rounds = self._rounds.get(record.uid, 0) + 1
             pause = min(_LONGEST_PAUSE_S, _PAUSE_S * 2.0 ** min(rounds, 16))
-            self._not_before[record.uid] = self._clock() + pause
+            self._not_before[record.uid] = clock.monotonic() + pause
         else:
             # No eviction makes room there, so the nomination would reserve nothing.
             await self._withdraw(record, victims.node)

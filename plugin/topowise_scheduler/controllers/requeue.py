@@ -38,7 +38,11 @@ _MAX_GROUPS: Final = 64
 # From kube-scheduler's request to the event that shows the refused pod: its status is written in between.
 _RECENT_S: Final = 10.0
 _TIMEOUT_S: Final = 5.0
-_SHORTEST_S: Final = 0.01
+# A tick without an improved node costs microseconds, and a pod notices no shorter wait.
+_INTERVAL_S: Final = 0.1
+# The most pods requeued per second: a write each, and a scheduling attempt of kube-scheduler, which has 50 a second by
+# its default limits of requests.
+_PER_SECOND: Final = 20.0
 _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 300.0
 
@@ -72,8 +76,8 @@ class Requeuer:
         ledger: Ledger,
         fits: Fits,
         *,
-        interval: float,
-        per_second: float,
+        interval: float = _INTERVAL_S,
+        per_second: float = _PER_SECOND,
         prepare: Callable[[PodRecord, Sequence[str]], Iterable[None]] = lambda _record, _names: (),
         clock: Callable[[], float] = clock.monotonic,
     ) -> None:
@@ -81,7 +85,7 @@ class Requeuer:
         self._ledger = ledger
         self._fits = fits
         self._prepare = prepare
-        self._interval = max(_SHORTEST_S, interval)
+        self._interval = interval
         self._per_second = per_second
         self._clock = clock
         self._allowance = self._most

@@ -25,7 +25,6 @@ from topowise.runtime import clock
 from topowise.runtime.event_loop import sliced
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
-from topowise_scheduler.configuration import ScaleDownGuard as Settings
 from topowise_scheduler.controllers import controller, objects, pod_lists
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.ledger.answers import Answers
@@ -47,15 +46,15 @@ _INTERVAL_S: Final = 5.0
 # Seconds of work in a pass, 4 % of the interval; the remaining nodes come in later passes.
 _SHARE_S: Final = 0.2
 _PASS: Final = "nodes"
+# The most nodes that are annotated at the same time: a mistake must not end all scale-down of a large cluster.
+_MOST_NODES: Final = 100
 # Half of the limit is for nodes whose own pods would fit nowhere.
 _SHARE_OF_OTHERS: Final = 2
-_LIMITED: Final = (
-    "Nodes are judged by themselves, because scaleDownGuard.mostNodes allows no further nodes to stay for them"
-)
+_LIMITED: Final = "Nodes are judged by themselves, because no further nodes may stay for them"
 
 
 class ScaleDownGuard:
-    """Annotates nodes, at most `settings.most_nodes` at a time. `clock` gives seconds, monotonic."""
+    """Annotates nodes, at most `most_nodes` at a time. `clock` gives seconds, monotonic."""
 
     def __init__(
         self,
@@ -64,14 +63,14 @@ class ScaleDownGuard:
         answers: Answers,
         view: ClusterView,
         nodes: Nodes,
-        settings: Settings,
         *,
+        most_nodes: int = _MOST_NODES,
         not_ready: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._api = api
         self._ledger, self._answers, self._view, self._nodes = ledger, answers, view, nodes
-        self._settings = settings
+        self._most_nodes = most_nodes
         self._not_ready = not_ready
         self._clock = clock
         # By node: what `ClusterView.changes` was when the node was judged last.
@@ -135,7 +134,7 @@ class ScaleDownGuard:
 
     def _may_guard(self, more: int, *, share: int = 1) -> bool:
         """Returns whether so many further nodes may be annotated, within this part (1 / `share`) of the limit."""
-        return len(self._nodes.guarded) + more <= self._settings.most_nodes // share
+        return len(self._nodes.guarded) + more <= self._most_nodes // share
 
     async def _is_needed(self, name: str) -> bool:
         """Returns whether a pod to align of the node would not be aligned on another node that stays. Raises
@@ -161,7 +160,7 @@ class ScaleDownGuard:
             return True
         self._alone[name] = frozenset(alone)
         if self._problems.is_change(_LIMITED):
-            log.warning(_LIMITED, extra=kv(mostNodes=self._settings.most_nodes))
+            log.warning(_LIMITED, extra=kv(mostNodes=self._most_nodes))
         return False
 
     async def _relocate(self, name: str, pods: Sequence[Pod], others: Sequence[str]) -> bool:

@@ -84,7 +84,7 @@ class ScaleUp:
         self._workloads = workloads
         self._settings = settings
         self._declared = declared or {}
-        self._limits = Limits(settings.in_flight, settings.per_group, settings.per_hour, settings.back_off)
+        self._limits = Limits(settings.per_hour)
         self._template = placeholders.Template(namespace, settings.image, settings.priority_class, settings.autoscaler)
         self._path = paths.path(paths.NAMESPACES, namespace, "pods")
         self._not_ready = not_ready
@@ -160,7 +160,7 @@ class ScaleUp:
         pending = self._ledger.unscheduled | self._workloads.waiting
         waiting = [pending[pod.uid] for pod in placeholder.pods if pod.uid in pending]
         facts = await self._facts(placeholder, waiting, groups.get(placeholder.group, ()))
-        end = lifecycle.end_of(placeholder, facts, time_limit=self._settings.time_limit, hold=self._settings.hold)
+        end = lifecycle.end_of(placeholder, facts)
         if not end.outcome:
             if facts.reported_for >= 0:
                 self._reserve(placeholder.node, waiting)
@@ -209,7 +209,7 @@ class ScaleUp:
         for record in records:
             state = self._ledger.pods.of(record.uid)
             if record.needs is not None and not state.is_assigned and state.node != name:
-                self._ledger.reservations.put_unasked(record, record.needs, name, self._settings.hold)
+                self._ledger.reservations.put_unasked(record, record.needs, name, lifecycle.HOLD_S)
 
     # Requests of nodes
 
@@ -268,7 +268,7 @@ class ScaleUp:
     def _coming(self, known: Iterable[Placeholder], groups: Groups) -> Iterator[GroupLabels]:
         """Yields the group of each new node that has no report yet and that no placeholder has requested."""
         attributed = {placeholder.node for placeholder in known if placeholder.is_active}
-        since = self._now() - self._settings.time_limit
+        since = self._now() - lifecycle.TIME_LIMIT_S
         for group, members in groups.items():
             for node in members:
                 is_new = timestamps.seconds(node.created) > since

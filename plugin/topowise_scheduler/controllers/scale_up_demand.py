@@ -24,6 +24,9 @@ from topowise_scheduler.verdicts.kube_scheduler import Pod
 # Pods and classes of a pass; the remaining ones come in later passes.
 _MOST_PODS: Final = 1024
 _MOST_CLASSES: Final = 32
+PATIENCE_S: Final = 60.0
+"""Seconds that a pod must wait only for alignment, or a Workload of Kueue for a place of its pods, before a node is
+requested: a node costs money, and pods that end make room within this time in a busy cluster."""
 
 
 class Demand:
@@ -36,7 +39,7 @@ class Demand:
         answers: Answers,
         view: ClusterView,
         *,
-        patience: float,
+        patience: float = PATIENCE_S,
         clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._api = api

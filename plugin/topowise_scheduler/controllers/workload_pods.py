@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from topowise.runtime import clock
+from topowise_scheduler.controllers.scale_up_demand import PATIENCE_S
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.scale_up.placeholders import Placeholder
 
@@ -35,7 +36,7 @@ class WorkloadPods:
     """By Workload, the pods that need new nodes. `patience`: for how long (seconds) they wait before a node is
     requested. `clock` gives seconds, monotonic."""
 
-    def __init__(self, *, patience: float, clock: Callable[[], float] = clock.monotonic) -> None:
+    def __init__(self, *, patience: float = PATIENCE_S, clock: Callable[[], float] = clock.monotonic) -> None:
         self._patience = patience
         self._clock = clock
         self._wanted: dict[str, _Wanted] = {}

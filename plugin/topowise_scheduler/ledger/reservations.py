@@ -28,6 +28,8 @@ from topowise_scheduler.verdicts.refusals import Refusal
 log = logging.getLogger(__name__)
 
 DEFAULT_S: Final = 30.0
+"""Seconds for which a pod that is not bound is expected: kube-scheduler binds within some, also after a slow Permit or
+PreBind plug-in, and asks again otherwise. Volcano's session is as short."""
 _MAX_QUERIED: Final = 10_000
 # The pods of a question need not exist.
 _MAX_QUERIED_BYTES: Final = 32 << 20

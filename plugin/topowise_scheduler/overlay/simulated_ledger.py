@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from topowise.steering import RESOURCE as MARKER
-from topowise_scheduler.configuration import Exporters, Scoring
+from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.answers import Answers
@@ -43,7 +43,7 @@ class SimulatedLedger:
     def __init__(self, strategy: str = "TightFit", *, top_score: int = 10) -> None:
         self._time = 0.0
         self._reports = 0
-        self.records = Records(is_exporter=recognises(None, Exporters().pod_labels))
+        self.records = Records(is_exporter=recognises(None))
         self._nodes = Nodes()
         markers = partial(self._nodes.allocatable, MARKER)
         # A single look cannot show for how long an exporter has been not Ready.

@@ -31,8 +31,8 @@ async def run(settings: SchedulerConfiguration) -> int:
     """The daemon until it is told to stop; its exit status. Raises ConfigError or SourceError if it cannot start."""
     log.info("Starting topowise-scheduler", extra=kv(version=__version__))
     log.info("Effective configuration", extra=kv(configuration=config.effective(settings)))
-    access = await credentials.load(settings.client.kubeconfig, settings.client.context)
-    async with Api(access, "topowise-scheduler", timeout=settings.client.timeout) as api:
+    access = await credentials.load(settings.client.kubeconfig)
+    async with Api(access, "topowise-scheduler") as api:
         return await _run(Core(settings, api))
 
 
@@ -53,6 +53,7 @@ async def _run(core: Core) -> int:
         core.steering.observe = metrics.watch_steering(registry, core.steering.results)
     if core.claims is not None:
         metrics.watch_claims(registry, ledger.gates.claims, core.claims.predictions)
+    feature_gates = settings.resource_claims.scheduler_feature_gates
     pages = ports.for_people(core, measured, ports.dashboard(core, shortage.holes))
     probes = health.Health()
     probes.ready["synced"] = core.not_synced
@@ -62,7 +63,7 @@ async def _run(core: Core) -> int:
             "extender": http.serve(settings.extender, ports.for_schedulers(core, measured)),
             **({"grpc": _grpc(core)} if settings.grpc.socket or settings.grpc.port else {}),
             **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
-            **({} if core.claims is None else {"version": follow(core.api, core.claims, settings.resource_claims)}),
+            **({} if core.claims is None else {"version": follow(core.api, core.claims, feature_gates)}),
             "clock": _tick(ledger),
             "event loop lag": event_loop.Lag(registry, metrics.PREFIX).run(),
             "shortage": shortage.run(),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from topowise import files
 from topowise.errors import ConfigError
 from topowise.kube.api import Api
+from topowise.kube.credentials import needed_namespace
 from topowise.kube.reflector import Reflector
 from topowise.runtime import clock
 from topowise.steering import RESOURCE as MARKER
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from topowise_scheduler.options.claims.ledger import Claims
 
 
+# Some kilobytes each; the page shows no more at once.
+_DECISIONS: Final = 200
+
+
 class Core:
     """Created once per daemon. `sources` keep the ledger current; `decisions` is None without a dashboard."""
 
@@ -48,24 +53,21 @@ class Core:
         self.ledger = Ledger(
             Engine(),
             clock.monotonic,
-            reservation_s=settings.reservations.ttl if settings.reservations.enabled else 0.0,
             max_admission_s=settings.filter.max_admission_time,
             affinity=settings.device_affinity.settings,
             markers=partial(self.nodes.allocatable, MARKER),
             steers=settings.steering.enabled,
-            exporters=ExporterSettings(
-                exporters.node_selector, exporters.first_report, exporters.grace, exporters.grace
-            ),
+            exporters=ExporterSettings(exporters.node_selector),
             claims=None
             if self.claims is None
             else ClaimSettings(self.claims, self.nodes.get, claims.alignment, claims.namespaces),
         )
         shows = settings.ui.enabled and bool(settings.read_only.port)
-        self.decisions = Decisions(settings.ui.decisions, clock.wall) if shows else None
+        self.decisions = Decisions(_DECISIONS, clock.wall) if shows else None
         self.records = Records(
             settings.nominator.scheduler_names if settings.nominator.enabled else (),
             None if self.decisions is None else self.decisions.seen,
-            recognises(exporters.namespace, exporters.pod_labels),
+            recognises(exporters.namespace),
         )
         self.budgets = Budgets()
         self.sources: list[Reflector[Any]] = reflectors(api, self.ledger, self.records, self.budgets, self.nodes)
@@ -92,13 +94,10 @@ class Core:
         return f"not yet listed: {', '.join(waiting)}" if waiting else None
 
     def _steering(self) -> NodeSteering:
-        section, ledger = self.settings.steering, self.ledger
+        ledger = self.ledger
         return NodeSteering(
             self.api,
-            section.namespace,
-            wait=section.wait,
-            # Not the section's own type, which no request is encoded with.
-            expiry=float(section.expiry),
+            self.settings.exporters.namespace or needed_namespace("steering"),
             lost=ledger.lose_label,
             unadmitted=lambda name: ledger.unadmitted(name, MARKER),
             clock=clock.monotonic,

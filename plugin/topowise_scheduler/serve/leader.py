@@ -8,9 +8,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from topowise import files
-from topowise.errors import ConfigError
-from topowise.kube.credentials import SERVICE_ACCOUNT
+from topowise.kube.credentials import needed_namespace
 from topowise.kube.lease import Elector
 from topowise.runtime import clock
 from topowise.runtime.tasks import unending
@@ -32,7 +30,11 @@ from topowise_scheduler.serve.core import Core
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
-_OWN_NAMESPACE: Final = SERVICE_ACCOUNT / "namespace"
+# Pods for which admission checks may reserve at the same time; further checks are Retry. Reservations for more pods
+# would hide much of a cluster from kube-scheduler.
+_MOST_RESERVED: Final = 1000
+# Not the name of kube-scheduler's Lease: both may be in the same pod and namespace.
+_LEASE: Final = "topowise-scheduler-requeue"
 
 
 class Leader:
@@ -40,21 +42,20 @@ class Leader:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        chosen = core.settings.nominator
-        cluster = Cluster(core.ledger, core.answers, core.nodes, core.view.requested, chosen.preferences == "respect")
-        self._decisions = Decisions(cluster, clock.monotonic, when=chosen.when, ahead=chosen.ahead)
+        cluster = Cluster(core.ledger, core.answers, core.nodes, core.view.requested)
+        self._decisions = Decisions(cluster, clock.monotonic)
         self._elector: Elector | None = None
         settings = core.settings
-        self._workload_pods = WorkloadPods(patience=settings.scale_up.patience)
+        self._workload_pods = WorkloadPods()
         self.admission_checks = self._admission_checks() if settings.kueue.enabled else None
         """Also reserves while another replica is the leader."""
         # Created once, so that recent evictions and pending requeues of a controller outlast a lost lease.
         self._controllers = self._enabled_controllers()
 
     def _admission_checks(self) -> AdmissionChecks:
-        core, settings = self._core, self._core.settings.kueue
+        core = self._core
         fitting = FitTogetherService(
-            core.ledger, core.answers, core.view, most_reserved=settings.most_reserved, setting="kueue.mostReserved"
+            core.ledger, core.answers, core.view, most_reserved=_MOST_RESERVED, limit="reserved for admission checks"
         )
         return AdmissionChecks(
             core.api.fenced(self._may_write),
@@ -62,7 +63,6 @@ class Leader:
             core.answers,
             core.view,
             fitting,
-            settings,
             nodes=self._workload_pods if core.settings.scale_up.enabled else None,
             is_leader=self._may_write,
             not_ready=core.not_synced,
@@ -78,9 +78,10 @@ class Leader:
         if not settings.enabled:
             await work()
             return
-        namespace = settings.lease_namespace or _own_namespace("leaderElection.leaseNamespace")
-        identity = settings.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
-        self._elector = Elector(self._core.api, namespace, settings.lease_name, identity)
+        namespace = needed_namespace("leaderElection")
+        # Two processes may have the same host name, as on the host network.
+        identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+        self._elector = Elector(self._core.api, namespace, _LEASE, identity)
         await self._elector.run(work)
 
     def _may_write(self) -> bool:
@@ -105,19 +106,15 @@ class Leader:
         core, settings = self._core, self._core.settings
         api, ledger, answers = core.api.fenced(self._may_write), core.ledger, core.answers
         alignment = AlignmentPreemption(ledger, answers, core.view, core.budgets)
-        interval, per_second = settings.requeue.interval, settings.requeue.per_second
-        requeuer = Requeuer(
-            api, ledger, answers.fits, interval=interval, per_second=per_second, prepare=answers.fitting
-        )
-        writes = settings.nominator.writes
+        requeuer = Requeuer(api, ledger, answers.fits, prepare=answers.fitting)
 
         def nominate() -> Coroutine[Any, Any, None]:
             # A new nominator for each term: writes that were under way when the lease was lost are dropped.
-            return Nominator(api, ledger, self._decisions, writes=writes, not_ready=core.not_synced).run()
+            return Nominator(api, ledger, self._decisions, not_ready=core.not_synced).run()
 
         def scale_up() -> Coroutine[Any, Any, None]:
             chosen = settings.scale_up
-            demand = Demand(api, ledger, answers, core.view, patience=chosen.patience)
+            demand = Demand(api, ledger, answers, core.view)
             return ScaleUp(
                 api,
                 ledger,
@@ -125,15 +122,13 @@ class Leader:
                 core.nodes,
                 demand,
                 chosen,
-                namespace=chosen.namespace or _own_namespace("scaleUp.namespace"),
+                namespace=chosen.namespace or needed_namespace("scaleUp.namespace"),
                 workloads=self._workload_pods,
                 declared=core.node_groups,
                 not_ready=self._undecided,
             ).run()
 
-        guard = ScaleDownGuard(
-            api, ledger, answers, core.view, core.nodes, settings.scale_down_guard, not_ready=core.not_synced
-        )
+        guard = ScaleDownGuard(api, ledger, answers, core.view, core.nodes, not_ready=core.not_synced)
         controllers: dict[str, tuple[bool, Work]] = {
             "requeue": (settings.requeue.enabled, requeuer.run),
             "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, core.view).run),
@@ -146,11 +141,3 @@ class Leader:
             "scale up": (settings.scale_up.enabled, scale_up),
         }
         return {name: work for name, (is_enabled, work) in controllers.items() if is_enabled}
-
-
-def _own_namespace(field: str) -> str:
-    try:
-        return files.read_regular(_OWN_NAMESPACE).decode().strip()
-    except OSError as exc:
-        problem = "is empty, and outside a pod there is no own namespace to take"
-        raise ConfigError(field, problem) from exc

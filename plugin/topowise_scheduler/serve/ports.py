@@ -28,6 +28,8 @@ from topowise_scheduler.serve.volcano.victims import Victims
 if TYPE_CHECKING:
     from topowise_scheduler.serve.extender.claims import ClaimReader
 
+# 5,000 full Node objects are about 40 MB.
+_MAX_BODY: Final = 64 << 20
 # A Pod is at most 1.5 MiB in etcd.
 _MAX_MANIFEST: Final = 2 << 20
 # Share of the event loop's CPU time for all requests of people, the burst beyond it in seconds, and the peak share.
@@ -42,7 +44,7 @@ def for_schedulers(core: Core, measured: http.Metrics) -> http.Application:
     return http.Application(
         {name: verb for name, verb in _verbs(core).items() if verb.query is None},
         measured,
-        settings.max_body_bytes,
+        _MAX_BODY,
         _callers(settings),
         volcano=_volcano(core) if core.settings.volcano.enabled else {},
     )
@@ -95,7 +97,6 @@ def _verbs(core: Core) -> Mapping[str, Verb]:
             core.records,
             core.not_synced,
             observer=decisions,
-            tells_prediction=settings.extender.predictions,
             steering=core.steering,
             claims=_claim_reader(core),
         ),
@@ -115,8 +116,7 @@ def _claim_reader(core: Core) -> ClaimReader | None:
 
 def _volcano(core: Core) -> dict[str, Verb]:
     settings, ledger = core.settings, core.ledger
-    # Volcano books by its own requests, also where answers to kube-scheduler reserve nothing.
-    allocations = Allocations(ledger, clock.monotonic, settings.reservations.ttl)
+    allocations = Allocations(ledger, clock.monotonic)
     return volcano.table(
         volcano.Verbs(
             core.answers,
@@ -124,7 +124,6 @@ def _volcano(core: Core) -> dict[str, Verb]:
             allocations,
             Victims(ledger, allocations, core.budgets),
             core.strategy(settings.volcano.strategy),
-            settings.volcano.weight,
             core.not_synced,
         )
     )

@@ -1,9 +1,11 @@
-"""The version of kube-scheduler, whose allocator of claims is predicted: as configured, else that of the API server."""
+"""The version of kube-scheduler, whose allocator of claims is predicted: that of the API server, which is upgraded just
+before kube-scheduler."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -13,7 +15,6 @@ from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import kv
-from topowise_scheduler import configuration
 from topowise_scheduler.options.claims.features import features_of
 
 if TYPE_CHECKING:
@@ -34,18 +35,18 @@ class _Version(msgspec.Struct, frozen=True):
 _decode: Final = msgspec.json.Decoder(_Version).decode
 
 
-async def follow(api: Api, claims: Claims, settings: configuration.ResourceClaims) -> None:
-    """Keeps `Claims.features` current until cancelled."""
-    backoff, minor = Backoff(), 0
+async def follow(api: Api, claims: Claims, feature_gates: Mapping[str, bool]) -> None:
+    """Keeps `Claims.features` current until cancelled. `feature_gates` are those of kube-scheduler."""
+    backoff = Backoff()
     while True:
         try:
-            minor = settings.scheduler_minor or await _minor(api)
+            minor = await _minor(api)
         except (ApiError, msgspec.DecodeError) as exc:
             log.warning("Version of the API server cannot be read, trying again", extra=kv(why=exc))
             await asyncio.sleep(backoff.next_delay())
             continue
         backoff.reset()
-        features = features_of(minor, settings.scheduler_feature_gates)
+        features = features_of(minor, feature_gates)
         if features != claims.features:
             log.info("Allocations of claims are predicted", extra=kv(kube_scheduler=f"1.{minor}"))
             claims.features = features

@@ -106,13 +106,6 @@ def policy_and_scope(attributes: Mapping[str, str], legacy: Iterable[str] | None
     return policy_scope[0], scope.lower()
 
 
-def legacy_policy(policy: str, scope: str) -> str:
-    """Returns the `topologyPolicies` value that NFD would write; "None" for a pair that NFD has no name for."""
-    level = {"container": "ContainerLevel", "pod": "PodLevel"}.get(scope)
-    names = {"best-effort": "BestEffort", "restricted": "Restricted", "single-numa-node": "SingleNUMANode"}
-    return names[policy] + level if level and policy in names else "None"
-
-
 def option_name(option: str) -> str:
     """Returns the attribute of a Topology Manager option: "prefer-closest-numa-nodes" ->
     "...PreferClosestNumaNodes"."""

@@ -33,6 +33,9 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 # An API server requests some seconds; a proxy's maintenance page may request a day.
 _MOST_RETRY_AFTER_S = 300.0
+TIMEOUT_S = 10.0
+"""Limit of a request, in seconds; watches have their own. An API server answers within a second or is overloaded."""
+
 # The kernel detects a peer that vanished without a FIN before the longest of our timeouts.
 _KEEPALIVE_OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -75,7 +78,7 @@ class _Request(NamedTuple):
 class Api:
     """A connection pool to an API server. Use as an async context manager, within a single event loop."""
 
-    def __init__(self, credentials: Credentials, component: str, *, timeout: float = 10.0) -> None:
+    def __init__(self, credentials: Credentials, component: str, *, timeout: float = TIMEOUT_S) -> None:
         self._credentials = credentials
         self._timeout = timeout
         self._agent = f"{component}/{__version__}"

@@ -24,6 +24,8 @@ from topowise.runtime.log import kv
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 """Environment variable that every container of a cluster has."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+NAMESPACE = "POD_NAMESPACE"
+"""Environment variable for the pod's namespace, for pods without a service account (static pods)."""
 
 # The kubelet rotates a projected token at 80 % of its lifetime (an hour by default); client-go reads it again each
 # minute.
@@ -91,7 +93,6 @@ class TlsFiles:
 
 async def load(
     config_file: str = "",
-    context: str = "",
     *,
     service_account: Path = SERVICE_ACCOUNT,
     clock: Callable[[], float] = clock.monotonic,
@@ -100,10 +101,28 @@ async def load(
     of ~/.kube/config. Raises ConfigError or SourceError."""
     named = config_file or os.environ.get("KUBECONFIG", "")
     if named:
-        return await _from_kubeconfig(named, context, clock)
+        return await _from_kubeconfig(named, clock)
     if IN_CLUSTER in os.environ:
         return in_cluster(service_account)
-    return await _from_kubeconfig(str(Path("~/.kube/config").expanduser()), context, clock)
+    return await _from_kubeconfig(str(Path("~/.kube/config").expanduser()), clock)
+
+
+def own_namespace(directory: Path = SERVICE_ACCOUNT) -> str:
+    """Returns the pod's namespace, from $POD_NAMESPACE or the service account; "" if neither has it."""
+    if named := os.environ.get(NAMESPACE, ""):
+        return named
+    try:
+        return files.read_regular(directory / "namespace").decode().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def needed_namespace(section: str) -> str:
+    """As `own_namespace`. Raises ConfigError, which names the section of the configuration that needs the namespace, if
+    it is unknown."""
+    if not (namespace := own_namespace()):
+        raise ConfigError(section, f"needs the own namespace, which only pods know: set ${NAMESPACE}")
+    return namespace
 
 
 def in_cluster(directory: Path = SERVICE_ACCOUNT) -> Credentials:
@@ -152,10 +171,10 @@ class TokenFile:
         return self._token
 
 
-async def _from_kubeconfig(path: str, context: str, clock: Callable[[], float]) -> Credentials:
-    static = kubeconfig.read(path, context)
+async def _from_kubeconfig(path: str, clock: Callable[[], float]) -> Credentials:
+    static = kubeconfig.read(path)
     if static is None:
-        return await _from_official_client(path, context, clock)
+        return await _from_official_client(path, clock)
     file = static.token_file()
     token = None if file is None else TokenFile(file, clock)
 
@@ -165,13 +184,13 @@ async def _from_kubeconfig(path: str, context: str, clock: Callable[[], float]) 
         nonlocal header
         if token is not None:
             return f"Bearer {token.read(renew=renew)}"
-        if renew and (renewed_config := kubeconfig.read(path, context)) is not None:
+        if renew and (renewed_config := kubeconfig.read(path)) is not None:
             header = renewed_config.header()
         return header
 
     def context_anew() -> ssl.SSLContext | None:
         # The kubeconfig itself may contain the certificates, as kubeadm renews them.
-        renewed_config = kubeconfig.read(path, context)
+        renewed_config = kubeconfig.read(path)
         return None if renewed_config is None else renewed_config.context()
 
     cluster, tls = static.cluster, static.context()
@@ -181,7 +200,7 @@ async def _from_kubeconfig(path: str, context: str, clock: Callable[[], float]) 
     )
 
 
-async def _from_official_client(path: str, context: str, clock: Callable[[], float]) -> Credentials:
+async def _from_official_client(path: str, clock: Callable[[], float]) -> Credentials:
     from kubernetes.aio.client import Configuration
     from kubernetes.aio.client.rest import RESTClientObject
     from kubernetes.aio.config import load_kube_config
@@ -190,7 +209,7 @@ async def _from_official_client(path: str, context: str, clock: Callable[[], flo
 
     async def read() -> None:
         try:
-            await load_kube_config(path, context or None, client_configuration=configuration, persist_config=False)
+            await load_kube_config(path, client_configuration=configuration, persist_config=False)
         # The official loader raises the errors of its YAML, exec and OIDC helpers.
         except Exception as exc:
             raise ConfigError(f"kubeconfig {path}", " ".join(str(exc).split()) or type(exc).__name__) from exc

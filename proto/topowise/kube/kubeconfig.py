@@ -122,8 +122,8 @@ class _Kubeconfig(msgspec.Struct, frozen=True):
     contexts: tuple[_Named, ...] | None = None
 
 
-def read(path: str, context: str = "") -> Static | None:
-    """Returns the named or current context; None if it needs the official client. Raises ConfigError."""
+def read(path: str) -> Static | None:
+    """Returns the current context; None if it needs the official client. Raises ConfigError."""
     if ":" in path:
         return None
     try:
@@ -132,7 +132,7 @@ def read(path: str, context: str = "") -> Static | None:
         raise ConfigError(f"kubeconfig {path}", f"cannot be read: {exc.strerror}") from exc
     except (msgspec.ValidationError, documents.DocumentError) as exc:
         raise ConfigError(f"kubeconfig {path}", str(exc)) from exc
-    context_name = context or config.current_context
+    context_name = config.current_context
     entry = next((named.context for named in config.contexts or () if named.name == context_name), None)
     if entry is None:
         raise ConfigError(f"kubeconfig {path}", f"has no context {context_name!r}")

@@ -181,6 +181,11 @@ class Reflector(Generic[Object]):
         """The collection's name, for logs and readiness."""
         return self._path.rpartition("/")[2]
 
+    @property
+    def path(self) -> str:
+        """The path in use, once `synced` a path that the server has."""
+        return self._path
+
     async def run(self) -> None:
         """Lists and watches until cancelled; every failure is logged once per change and retried with back-off. Raises
         ApiError for the statuses in `gives_up_on`."""

@@ -105,10 +105,6 @@ class KubeClient(Section, frozen=True):
 
     kubeconfig: str = ""
     """Path of a kubeconfig; empty: the pod's service account, or outside a pod the kubeconfig of $KUBECONFIG."""
-    context: str = ""
-    """Context in the kubeconfig; empty: its current context."""
-    timeout: PositiveDuration = PositiveDuration(10)
-    """Time limit of a request; watches have their own."""
 
 
 class Configuration(Section, frozen=True, tag_field="kind"):

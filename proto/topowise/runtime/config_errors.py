@@ -1,7 +1,7 @@
 """Explains a configuration error: the allowed values, and the value that was probably meant.
 
 msgspec names the path and the problem. The allowed names and values are in the types, and are looked up by the path;
-nothing here depends on a particular kind.
+nothing here depends on a particular kind. A field that an earlier version had is explained by what takes its place.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import inspect
+
+from topowise.runtime import removed_fields
 
 _WHERE: Final = re.compile(r"(?P<problem>.*?)(?: - at `(?P<path>\$[^`]*)`)?", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
@@ -29,6 +31,8 @@ def explained(kind: type[msgspec.Struct], message: str) -> str:
     at = f" - at `{path}`" if where["path"] else ""
     if unknown := _UNKNOWN.fullmatch(problem):
         text, known = unknown[1], [name for member in _types(kind, path) for name in _fields(member)]
+        if instead := removed_fields.instead(kind.__name__, f"{path}.{text}".removeprefix("$.")):
+            return f"field {text!r} is gone, instead: {instead}{at}"
         return f"unknown field {text!r:.80}, {_instead(text, known)}{at}" if known else message
     if value := _VALUE.fullmatch(problem):
         text, known = value[1].strip("'"), [choice for member in _types(kind, path) for choice in _choices(member)]

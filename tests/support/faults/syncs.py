@@ -34,7 +34,7 @@ async def main(file: str, syncs: int) -> None:
     metrics, conditions = Metrics(), Conditions()
     async with (
         PodResources(settings.podresources_socket) as podresources,
-        Api(access, "topowise-exporter", timeout=settings.client.timeout) as api,
+        Api(access, "topowise-exporter") as api,
     ):
         source = Source(settings.kubelet)
         observer = Observer(settings, podresources, source)

@@ -174,7 +174,6 @@ def _zones_of(hardware: machine.Machine, kubelet: KubeletConfiguration, publishi
 def test_ids_that_no_node_has_get_empty_zones_that_our_readers_pass_over(hardware: machine.Machine) -> None:
     gap = _on_nodes(hardware, 0, 3)
     assert _zones_of(gap, STATIC, Publishing()) == ["node-0", "node-1", "node-2", "node-3"]
-    assert _zones_of(gap, STATIC, Publishing(placeholder_zones=False)) == ["node-0", "node-3"]
     assert _zones_of(hardware, STATIC, Publishing()) == ["node-0", "node-1"]
     built = build("n", Observation(gap, STATIC, Allocations()), Publishing(), Exclusions())
     assert [numa_id for numa_id, _ in nrt.numa_zones(built.topology)] == [0, 3]
@@ -237,23 +236,6 @@ def test_an_excluded_pod_is_as_if_it_did_not_exist(hardware: machine.Machine) ->
     assert named(topology)["nodeTopologyPodsFingerprint"] == fingerprint.of([("a", "one")])
     cpu = next(resource for resource in nrt.numa_zones(topology)[1][1].resources or () if resource.name == "cpu")
     assert cpu.available == cpu.allocatable
-
-
-@pytest.mark.parametrize(
-    ("policy", "scope", "legacy"),
-    [
-        ("single-numa-node", "pod", "SingleNUMANodePodLevel"),
-        ("restricted", "container", "RestrictedContainerLevel"),
-        ("none", "container", "None"),
-    ],
-)
-def test_legacy_policies_are_written_on_request(
-    hardware: machine.Machine, policy: str, scope: str, legacy: str
-) -> None:
-    kubelet = KubeletConfiguration(topologyManagerPolicy=policy, topologyManagerScope=scope)
-    assert topology_of(hardware, kubelet, Publishing(legacy_topology_policies=True)).topologyPolicies == (legacy,)
-    assert not topology_of(hardware, kubelet).topologyPolicies
-    assert attributes.policy_and_scope({}, [legacy]) == (policy, scope)
 
 
 def test_leftovers_of_init_containers_are_listed_by_uid_and_absent_devices_are_not(hardware: machine.Machine) -> None:

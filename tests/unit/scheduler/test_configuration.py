@@ -13,6 +13,7 @@ from scheduling import NoApi, pod
 from topowise.errors import ConfigError
 from topowise.runtime import config
 from topowise_scheduler.configuration import SchedulerConfiguration
+from topowise_scheduler.ledger.pods.exporter_pods import LABELS
 from topowise_scheduler.serve.core import Core
 from topowise_scheduler.verdicts.refusals import Refusal
 
@@ -28,19 +29,10 @@ HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: SchedulerConfiguration\n"
         ("readOnly: {port: 65536}", "$.readOnly.port"),
         ("grpc: {port: -1}", "$.grpc.port"),
         ("serving: {port: 70000}", "$.serving.port"),
-        ("requeue: {interval: 0s}", "$.requeue.interval"),
-        ("reservations: {ttl: 0s}", "$.reservations.ttl"),
         ("extender: {port: 8081}", "extender.port and readOnly.port are both 8081, expected different ports"),
         ("serving: {port: 8080}", "extender.port and serving.port are both 8080"),
         ("grpc: {port: 8081}", "readOnly.port and grpc.port are both 8081"),
-        ("exporters: {grace: 0s}", "$.exporters.grace"),
-        ("exporters: {podLabels: {}}", "podLabels is empty, expected a label"),
-        ("steering: {expiry: 31s}", "expiry is 31 s, expected at most 30 s"),
-        ("steering: {wait: 6s}", "expiry is 10 s and wait is 6 s, expected an expiry of twice wait at least"),
         ("ui: {enabled: true}\nreadOnly: {port: 0}", "ui.enabled is true and readOnly.port 0"),
-        # Fields that are gone (docs/how-to/upgrade.md).
-        ("karmada: {port: 10352}", "unknown field 'karmada', expected one of apiVersion, "),
-        ("defragmenter: {enabled: true}", "unknown field 'defragmenter', expected one of apiVersion, "),
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, named: str) -> None:
@@ -54,12 +46,12 @@ def test_a_port_may_be_used_on_two_addresses_or_disabled() -> None:
 
 
 def test_the_service_recognises_the_exporters_that_are_configured() -> None:
-    text = b"exporters: {namespace: monitoring, podLabels: {app: rte}, nodeSelector: {numa: 'yes'}, firstReport: 5m}\n"
+    text = b"exporters: {namespace: monitoring, nodeSelector: {numa: 'yes'}}\n"
     core = Core(config.parse(SchedulerConfiguration, HEAD + text), NoApi())
     for namespace, labels, expected in (
-        ("monitoring", {"app": "rte", "more": "1"}, True),
+        ("monitoring", {**LABELS, "more": "1"}, True),
         ("monitoring", {"app": "other"}, None),
-        ("tenant", {"app": "rte"}, None),
+        ("tenant", LABELS, None),
     ):
         document = pod("p", node="n1", labels=labels, conditions=[{"type": "Ready", "status": "True"}])
         document["metadata"]["namespace"] = namespace

@@ -144,9 +144,10 @@ async def test_a_context_that_leads_nowhere_is_named(tmp_path: Path, context: st
     path = tmp_path / "config"
     document = yaml.safe_load(Path(kubeconfig(path)).read_text())
     document["contexts"].append({"name": "lost", "context": {"cluster": "gone", "user": "u"}})
+    document["current-context"] = context
     path.write_text(yaml.safe_dump(document))
     with pytest.raises(ConfigError, match=named):
-        await credentials.load(str(path), context)
+        await credentials.load(str(path))
 
 
 async def test_client_certificates_that_are_no_certificates_are_named(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.kubelet.allocations import Allocatable
 from topowise_exporter.kubelet.settings.config_files import FileSource, load
 from topowise_exporter.kubelet.settings.configz import ConfigzSource
-from topowise_exporter.kubelet.settings.section import Configz
 from topowise_exporter.kubelet.state_files import StateFile
 from topowise_exporter.machine.inventory import Machine
 from topowise_exporter.machine.sysfs import Tree
@@ -100,7 +99,7 @@ def state_file(path: Path) -> None:
 async def ca_of_the_kubelet(path: Path) -> None:
     token = path.with_name("token")
     token.write_text("t")
-    await ConfigzSource(Configz(ca_file=str(path), token_file=str(token)), "127.0.0.1").read(None)
+    await ConfigzSource(str(path), "127.0.0.1", token_file=token).read(None)
 
 
 def configuration_of_the_exporter(path: Path) -> None:

@@ -22,11 +22,18 @@ import msgspec
 from topowise import __version__, documents, files, kubeletconfig
 from topowise.errors import SourceError
 from topowise.kube.api import without_secret
-from topowise.kube.credentials import TokenFile
+from topowise.kube.credentials import SERVICE_ACCOUNT, TokenFile
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime import clock
-from topowise_exporter.kubelet.settings import section
 
+# No distribution moves the kubelet's HTTPS port.
+PORT: Final = 10250
+# The pod's own, which the API server that the kubelet asks knows.
+TOKEN_FILE: Final = SERVICE_ACCOUNT / "token"
+# A kubelet changes its configuration only when it restarts, which ends the interval (`expire`).
+_INTERVAL_S: Final = 60.0
+# A kubelet answers from memory.
+TIMEOUT_S: Final = 5.0
 # Interval after a failure. It is shorter than that after an answer, so that a restarted kubelet is found soon.
 _RETRY_S: Final = 10.0
 
@@ -47,13 +54,20 @@ class ConfigzSource:
     name: Final = "configz"
 
     def __init__(
-        self, settings: section.Configz, address: str, *, clock: Callable[[], float] = clock.monotonic
+        self,
+        ca_file: str,
+        address: str,
+        *,
+        port: int = PORT,
+        token_file: Path = TOKEN_FILE,
+        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
+        """`address` is the node's, and a name or address in the kubelet's certificate; `ca_file` verifies that."""
         host = f"[{address}]" if ":" in address else address
-        self._base = f"https://{host}:{settings.port}"
+        self._base = f"https://{host}:{port}"
         self._url = f"{self._base}/configz"
-        self._settings = settings
-        self._token = TokenFile(Path(settings.token_file), clock)
+        self._ca_file = ca_file
+        self._token = TokenFile(token_file, clock)
         self._clock = clock
         self._due = float("-inf")
         self._config: KubeletConfiguration | None = None
@@ -83,8 +97,7 @@ class ConfigzSource:
             self.version = await self._build()
         except SourceError as exc:
             self._failure = exc
-        interval = self._settings.interval
-        self._due = self._clock() + (min(_RETRY_S, interval) if self._failure else interval)
+        self._due = self._clock() + (_RETRY_S if self._failure else _INTERVAL_S)
 
     async def _build(self) -> str:
         try:
@@ -95,8 +108,8 @@ class ConfigzSource:
 
     async def _ask(self, url: str) -> bytes:
         """Returns the body of a 200 answer."""
-        connector = aiohttp.TCPConnector(ssl=_verifying(self._settings.ca_file))
-        timeout = aiohttp.ClientTimeout(total=self._settings.timeout)
+        connector = aiohttp.TCPConnector(ssl=_verifying(self._ca_file))
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
             async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
                 status, body = await self._get(session, url, self._token.read())
@@ -105,9 +118,9 @@ class ConfigzSource:
         except aiohttp.ClientConnectorCertificateError as exc:
             certificate_error = exc.certificate_error
             why = getattr(certificate_error, "verify_message", "") or str(certificate_error)
-            raise SourceError(url, f"certificate refused with {self._settings.ca_file}: {why}") from exc
+            raise SourceError(url, f"certificate refused with {self._ca_file}: {why}") from exc
         except TimeoutError as exc:
-            raise SourceError(url, f"no answer within {self._settings.timeout}") from exc
+            raise SourceError(url, f"no answer within {TIMEOUT_S:g} s") from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise SourceError(url, " ".join(str(exc).split()) or type(exc).__name__) from exc
         if status != 200:
@@ -121,8 +134,7 @@ class ConfigzSource:
             "Authorization": f"Bearer {token}",
             "User-Agent": f"topowise-exporter/{__version__}",
         }
-        name = self._settings.server_name or None
-        async with session.get(url, headers=headers, server_hostname=name, allow_redirects=False) as response:
+        async with session.get(url, headers=headers, allow_redirects=False) as response:
             body = await _bounded(response)
             if response.status != 200:
                 body = without_secret(body.decode(errors="replace"), headers["Authorization"]).encode()

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from topowise.errors import ConfigError
 from topowise.kube.credentials import SERVICE_ACCOUNT
-from topowise.runtime.config import Port, PositiveDuration, Section
-
-ADDRESS_VARIABLE: Final = "NODE_ADDRESS"
+from topowise.runtime.config import Section
 
 
 class Configz(Section, frozen=True):
@@ -21,27 +17,8 @@ class Configz(Section, frozen=True):
 
     enabled: bool = False
     """Off by default, because of these two requirements; where they are met, this is the best source."""
-    address: str = ""
-    """IP address or name of the node; empty: $NODE_ADDRESS, to be set from `status.hostIP`."""
-    port: Port = 10250
-    """The kubelet's HTTPS port."""
     ca_file: str = str(SERVICE_ACCOUNT / "ca.crt")
     """PEM bundle that verifies the kubelet's certificate; the default is the cluster's CA. Read for each request."""
-    server_name: str = ""
-    """Name that the certificate must have; empty: `address`. For certificates with a node name and no IP address."""
-    token_file: str = str(SERVICE_ACCOUNT / "token")
-    """Bearer token; read again every minute and after a 401."""
-    interval: PositiveDuration = PositiveDuration(60)
-    """Interval between two requests: a kubelet changes its configuration only when it restarts."""
-    timeout: PositiveDuration = PositiveDuration(5)
-    """Time limit of a request."""
-
-    def resolved_address(self, environment: Mapping[str, str]) -> str:
-        """Returns the address from the configuration or the environment. Raises ConfigError if there is none."""
-        address = self.address or environment.get(ADDRESS_VARIABLE, "")
-        if not address:
-            raise ConfigError("$.kubelet.configz.address", f"is empty and ${ADDRESS_VARIABLE} is not set")
-        return address
 
 
 class Kubelet(Section, frozen=True):

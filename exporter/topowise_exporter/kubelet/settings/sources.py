@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from topowise import kubeletconfig
-from topowise.errors import SourceError
+from topowise.errors import ConfigError, SourceError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime import clock
 from topowise_exporter.kubelet.settings.config_files import FileSource
@@ -31,6 +31,9 @@ _WAYS_OUT: Final = (
 
 # For this time the last answer of a source is preferred to the present answer of a later source.
 PATIENCE_S: Final = 300.0
+
+ADDRESS_VARIABLE: Final = "NODE_ADDRESS"
+"""Environment variable for the address at which configz is asked: `status.hostIP`, as the file serves every node."""
 
 
 class Source:
@@ -98,8 +101,12 @@ def _candidates(
 ) -> tuple[ConfigzSource | FileSource, ...]:
     candidates: list[ConfigzSource | FileSource] = []
     if settings.configz.enabled:
-        address = settings.configz.resolved_address(environment)
-        candidates.append(ConfigzSource(settings.configz, address, clock=clock))
+        address = environment.get(ADDRESS_VARIABLE, "")
+        if not address:
+            raise ConfigError(
+                "$.kubelet.configz", f"is enabled, and ${ADDRESS_VARIABLE} is not set to the node's address"
+            )
+        candidates.append(ConfigzSource(settings.configz.ca_file, address, clock=clock))
     if settings.config_file or settings.config_dir:
         candidates.append(FileSource(settings.config_file, settings.config_dir, socket=socket))
     return tuple(candidates)

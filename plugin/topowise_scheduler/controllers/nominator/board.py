@@ -40,16 +40,11 @@ class Cluster(msgspec.Struct, frozen=True):
     answers: Answers
     nodes: Nodes
     requested: Requested
-    respects_preferences: bool
 
     def takes(self, record: PodRecord, constraints: SchedulingConstraints, name: str) -> bool:
         """Returns whether kube-scheduler's own filters, as far as known here, let such a pod onto a node."""
         node = self.nodes.get(name)
-        if (
-            node is None
-            or record.needs is None
-            or constraints.excludes(node, with_preferences=self.respects_preferences)
-        ):
+        if node is None or record.needs is None or constraints.excludes(node, with_preferences=True):
             return False
         return kube_scheduler.has_room(node, record.needs, self.requested.on(name, record.priority))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from topowise.bounded import Bounded
 from topowise.runtime.log import kv
@@ -27,11 +27,12 @@ from topowise_scheduler.verdicts.policy_annotations import Demand
 
 log = logging.getLogger(__name__)
 
-When = Literal["burst", "always"]
-
 # A burst: this many pods wait, and the next of them waits for this long.
 _BURST_PODS: Final = 10
 _BURST_WAIT_S: Final = 0.3
+# The most pods that are nominated and not bound: more than kube-scheduler takes in the seconds for which a nomination
+# may be right.
+_MOST_AHEAD: Final = 1000
 _MAX_MOVES: Final = 2
 # Pods without a nomination that a call skips.
 _MAX_SKIPPED: Final = 64
@@ -56,13 +57,21 @@ class Write(NamedTuple):
 
 
 class Decisions:
-    """`when` and `ahead` are those of the configuration. Every returned decision is booked. Not thread-safe."""
+    """`needs_burst`: single pods are left to kube-scheduler. `ahead`: the most pods that are nominated and not bound.
+    Every returned decision is booked. Not thread-safe."""
 
-    def __init__(self, cluster: Cluster, clock: Callable[[], float], *, when: When, ahead: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Callable[[], float],
+        *,
+        needs_burst: bool = True,
+        ahead: int = _MOST_AHEAD,
+    ) -> None:
         self._cluster = cluster
         self._ledger = cluster.ledger
         self._clock = clock
-        self._when = when
+        self._needs_burst = needs_burst
         self._ahead = ahead
         self.backoff = NominationBackoff(clock)
         """Pod classes that are not nominated for a pause."""
@@ -209,13 +218,14 @@ class Decisions:
             return None
         record, since = following
         is_burst = len(queue) >= _BURST_PODS and self._clock() - since >= _BURST_WAIT_S
-        return record if is_burst or self._when == "always" else None
+        return record if is_burst or not self._needs_burst else None
 
     def _may_be_nominated(self, record: PodRecord) -> bool:
         constraints = record.constraints
         if constraints is None or record.requests is None or constraints.unsupported or record.demands.affinity_terms:
             return False
-        if constraints.has_preferences and self._cluster.respects_preferences:
+        # kube-scheduler does not score nodes for a nominated pod.
+        if constraints.has_preferences:
             return False
         is_free = self._ledger.pods.of(record.uid) == NOWHERE and (self._moves.get(record.uid) or 0) <= _MAX_MOVES
         return is_free and not self.backoff.is_stopped(_class_of(record))

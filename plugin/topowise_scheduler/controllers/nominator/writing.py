@@ -34,6 +34,8 @@ NotReady = Callable[[], str | None]
 """Returns why no decision can be made yet, None if decisions can be made."""
 
 _IDLE_S: Final = 0.02
+# Concurrent writes: an API server answers each in some milliseconds, so that eight keep ahead of kube-scheduler.
+_WRITES: Final = 8
 # Withdrawals that failed and are retried.
 _MAX_RETRIES: Final = 1000
 
@@ -47,7 +49,7 @@ class Nominator:
         ledger: Ledger,
         decisions: Decisions,
         *,
-        writes: int,
+        writes: int = _WRITES,
         not_ready: NotReady = lambda: None,
         clock: Callable[[], float] = clock.monotonic,
     ) -> None:

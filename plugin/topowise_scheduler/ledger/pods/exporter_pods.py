@@ -9,6 +9,7 @@ Invariant: a node is covered from the first pod of an exporter there until the N
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
+from typing import Final
 
 import msgspec
 
@@ -22,7 +23,8 @@ class ExporterSettings(msgspec.Struct, frozen=True):
 
     `node_selector`: labels of the nodes that are to have an exporter. `first_report_s`: time for the first report of a
     node since its creation, 0 for none. `grace_s`: time for which an exporter may be not Ready or missing.
-    `unreported_s`: time for which a report may lack a running pod.
+    `unreported_s`: time for which a report may lack a running pod. The image of an exporter is pulled, and an exporter
+    is updated, within two minutes.
     """
 
     node_selector: Mapping[str, str] = {}
@@ -78,7 +80,11 @@ class ExporterPods:
         return any(self._ready.get(name, {}).values())
 
 
-def recognises(namespace: str | None, labels: Mapping[str, str]) -> Callable[[Metadata], bool]:
+LABELS: Final = {"app.kubernetes.io/part-of": "topowise", "app.kubernetes.io/component": "exporter"}
+"""Labels of the exporters' pods."""
+
+
+def recognises(namespace: str | None, labels: Mapping[str, str] = LABELS) -> Callable[[Metadata], bool]:
     """Returns a function that returns whether a pod is an exporter's, by its labels and namespace (None: any)."""
     return lambda pod: namespace in (None, pod.namespace) and labels.items() <= (pod.labels or {}).items()
 

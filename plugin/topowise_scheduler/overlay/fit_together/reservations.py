@@ -49,7 +49,7 @@ class FitTogether(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fi
 class FitTogetherService:
     """Keeps the reservations, for at most `most_reserved` pods. Raises ParseError for an invalid request.
 
-    `setting`: the name of the setting for `most_reserved`, for messages.
+    `limit`: what `most_reserved` is, for messages. `clock` gives seconds, monotonic.
     """
 
     def __init__(
@@ -59,14 +59,13 @@ class FitTogetherService:
         view: ClusterView,
         *,
         most_reserved: int = 0,
-        setting: str = "fitTogether.mostReserved",
+        limit: str = "fitTogether.mostReserved",
         clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._ledger = ledger
         self._answers = answers
         self._view = view
-        self._most_reserved, self._setting = most_reserved, setting
-        self._clock = clock
+        self._most_reserved, self._limit, self._clock = most_reserved, limit, clock
         # By name: the end (seconds, monotonic), and the end of each pod's reservation in the ledger, by uid.
         self._reservations: dict[str, tuple[float, dict[str, float]]] = {}
 
@@ -112,7 +111,7 @@ class FitTogetherService:
             raise ParseError(
                 "reserveSeconds",
                 f"{more} pods beside {reserved}",
-                f"{self._most_reserved} at the most ({self._setting}); nothing is reserved",
+                f"{self._most_reserved} at the most ({self._limit}); nothing is reserved",
             )
 
     def _reserve(

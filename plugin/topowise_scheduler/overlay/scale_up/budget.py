@@ -19,13 +19,14 @@ _DAY_S: Final = 24 * _HOUR_S
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """`in_flight`, `per_group`: requested nodes that are not there yet, of all groups and of a group. `per_hour`: nodes
-    requested in an hour. `back_off`: pause of a group after a failure in seconds, twice as long after each further."""
+    """`per_hour`: nodes requested in an hour, which bounds the money that a mistake can cost. `in_flight`, `per_group`:
+    requested nodes that are not there yet, of all groups and of a group: what fits is known only from their reports.
+    `back_off`: pause of a group after a failure in seconds, twice as long after each further."""
 
-    in_flight: int
-    per_group: int
     per_hour: int
-    back_off: float
+    in_flight: int = 10
+    per_group: int = 10
+    back_off: float = 1800.0
 
 
 class Budget:

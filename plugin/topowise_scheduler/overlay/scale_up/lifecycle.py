@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from topowise_scheduler.overlay.scale_up.placeholders import Outcome, Placeholder
+
+TIME_LIMIT_S: Final = 900.0
+"""Seconds from a request until the node is reported: cluster-autoscaler's --max-node-provision-time and Karpenter's
+limit of a registration have the same value."""
+HOLD_S: Final = 120.0
+"""Seconds for which a new node is reserved for the pods it was requested for, from its first report: kube-scheduler
+tries them again within a few seconds, and a retry that was just refused within its pause of ten."""
 
 
 class Facts(NamedTuple):
@@ -31,11 +38,8 @@ class End(NamedTuple):
     why: str = ""
 
 
-def end_of(placeholder: Placeholder, facts: Facts, *, time_limit: float, hold: float) -> End:
-    """Returns whether and how a placeholder ends.
-
-    `time_limit`: for how long a node may be on its way. `hold`: for how long the reported node is reserved.
-    """
+def end_of(placeholder: Placeholder, facts: Facts) -> End:
+    """Returns whether and how a placeholder ends."""
     if facts.refusal:
         return End("useless", f"{placeholder.node} cannot align a pod that it was added for: {facts.refusal}")
     if not facts.waiting:
@@ -44,14 +48,14 @@ def end_of(placeholder: Placeholder, facts: Facts, *, time_limit: float, hold: f
         where = f"{facts.placed} of its pods are on other nodes" if facts.placed else "its pods are gone"
         return End("unneeded", f"{where}; no pod is on a node that was added")
     if placeholder.node and facts.reported_for >= 0:
-        if facts.reported_for < hold:
+        if facts.reported_for < HOLD_S:
             return End("")
         if facts.on_node:
             return End("helped", f"{facts.on_node} of its pods are on new nodes")
         return End("taken", f"other pods use {placeholder.node}")
     if placeholder.node and not facts.has_node:
         return End("late", f"{placeholder.node} is gone")
-    if facts.age > time_limit:
+    if facts.age > TIME_LIMIT_S:
         what = f"{placeholder.node} has no report" if placeholder.node else "no node came"
-        return End("late", f"{what} within {time_limit:g} s")
+        return End("late", f"{what} within {TIME_LIMIT_S:g} s")
     return End("")

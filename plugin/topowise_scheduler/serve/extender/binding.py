@@ -58,7 +58,6 @@ class Binder:
         not_ready: NotReady,
         *,
         observer: Observer | None = None,
-        tells_prediction: bool = True,
         steering: NodeSteering | None = None,
         claims: ClaimReader | None = None,
     ) -> None:
@@ -67,7 +66,6 @@ class Binder:
         self._records = records
         self._not_ready = not_ready
         self._observer = observer
-        self._tells_prediction = tells_prediction
         self._steering = steering
         self._claims = claims
         self._locks: _Locks = WeakValueDictionary()
@@ -224,7 +222,7 @@ class Binder:
 
     def _prediction(self, args: wire.ExtenderBindingArgs) -> dict[str, str]:
         state = self._ledger.node_states.of(args.Node)
-        if not self._tells_prediction or state is None or state.kubelet is None or state.report is None:
+        if state is None or state.kubelet is None or state.report is None:
             return {}
         if args.PodUID not in state.kubelet.active:
             return {}

@@ -18,11 +18,10 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from topowise import files
 from topowise.bounded import Bounded
+from topowise.kube import credentials
 from topowise.kube.credentials import SERVICE_ACCOUNT
 
-_OWN_NAMESPACE: Final = SERVICE_ACCOUNT / "namespace"
 _JSON: Final = frozenset((b"application/json",))
 _MANIFEST: Final = _JSON | {b"application/yaml", b"application/x-yaml", b"text/yaml"}
 _SAME: Final = (b"none", b"same-origin")
@@ -85,13 +84,10 @@ class Callers:
         return f"*.{name.partition('.')[2]}" in self._hosts
 
 
-def names(configured: Collection[str], namespace_file: Path = _OWN_NAMESPACE) -> frozenset[str]:
+def names(configured: Collection[str], service_account: Path = SERVICE_ACCOUNT) -> frozenset[str]:
     """The configured names, the names of this machine, and in a pod the names of all Services of its namespace."""
     own = {"localhost", "ip6-localhost", socket.gethostname()}
-    try:
-        namespace = files.read_regular(namespace_file).decode().strip()
-    except (OSError, UnicodeDecodeError):
-        namespace = ""
+    namespace = credentials.own_namespace(service_account)
     services = {f"*.{namespace}.svc", f"*.{namespace}.svc.cluster.local"} if namespace else set()
     return frozenset(own | services | set(configured))
 

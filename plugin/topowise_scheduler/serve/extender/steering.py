@@ -37,6 +37,12 @@ _WRITER: Final = "topowise-scheduler"
 # The plug-in counts a request's seconds from the event; a watch brings the event within this time.
 _MARGIN_S: Final = 5.0
 _WRITE_S: Final = 1.0
+# Seconds for the answer of the node's marker plug-in, and for the end of the request before. A kubelet takes the label
+# within milliseconds. The bind of a pod with a marker may wait for both, and for two such binds to the node before it.
+_WAIT_S: Final = 2.0
+# Seconds after which the label ends if its kubelet has not admitted the pod: a kubelet admits within a second, and five
+# times this long while it is busy. Twice the wait at least, or the label would end before the kubelet has the pod.
+_EXPIRY_S: Final = 10.0
 _MOST_PENDING: Final = 64
 # An admission brings no event of a Lease.
 _POLL_S: Final = 0.05
@@ -111,8 +117,8 @@ class NodeSteering:
         api: Api,
         namespace: str,
         *,
-        wait: float,
-        expiry: float,
+        wait: float = _WAIT_S,
+        expiry: float = _EXPIRY_S,
         lost: Callable[[str, str], None],
         unadmitted: Callable[[str], Set[str]],
         clock: Callable[[], float],

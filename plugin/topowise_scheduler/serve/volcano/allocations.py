@@ -25,18 +25,18 @@ from topowise_scheduler.explain.refusal_texts import at_bind
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.ledger.reservations import DEFAULT_S
 
 # Longer than pods usually take to end. A victim that still exists then counts again.
 LEAVING_S: Final = 300.0
 
 
 class Allocations:
-    """`clock` gives seconds, monotonic; an allocation without a bind expires after `keep_s` seconds."""
+    """`clock` gives seconds, monotonic; an allocation without a bind expires as reservations do."""
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], float], keep_s: float) -> None:
+    def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
         self._ledger = ledger
         self._clock = clock
-        self._keep_s = keep_s
         self._leaving: dict[str, tuple[str, float]] = {}
 
     def allocate(self, record: PodRecord, node: str, *, is_pipelined: bool) -> str:
@@ -48,7 +48,7 @@ class Allocations:
         if not is_pipelined and self.fits_later(record, node) is False:
             return f"{node} reserves its free resources for a pipelined pod, whose victims are still ending"
         leaving = self.leaving(node) if is_pipelined else set()
-        refusal = self._ledger.reservations.put_for_other_binder(record, record.needs, node, self._keep_s, leaving)
+        refusal = self._ledger.reservations.put_for_other_binder(record, record.needs, node, DEFAULT_S, leaving)
         if refusal is None:
             return ""
         return f"kubelet of {node} would refuse the pod: {at_bind(refusal, self._ledger, record.uid, node)}"

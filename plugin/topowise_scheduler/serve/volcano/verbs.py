@@ -50,6 +50,8 @@ from topowise_scheduler.verdicts.strategies import Strategy
 
 # Volcano decides one task after the other, and workers of its predicate helper ask about the same.
 _MAX_POD_BYTES: Final = 16 << 20
+# Scores are 0 to 1000: Volcano adds them to those of its plug-ins, whose weights of 1 to 10 are per cent as well.
+_WEIGHT: Final = 10
 _CODES: Final = {Outcome.UNSCHEDULABLE: Code.UNSCHEDULABLE, Outcome.UNRESOLVABLE: Code.UNRESOLVABLE}
 _FITS: Final = Reply(wire.encode(wire.PredicateResponse()))
 # Evictions would not help, and by the next session the pods on their way have arrived.
@@ -83,7 +85,7 @@ class _Pods:
 
 
 class Verbs:
-    """Every method raises BadRequestError and ParseError. Scores are percentages of `strategy`, times `weight`."""
+    """Every method raises BadRequestError and ParseError. Scores are percentages of `strategy`, times `_WEIGHT`."""
 
     def __init__(
         self,
@@ -92,7 +94,6 @@ class Verbs:
         allocations: Allocations,
         victims: Victims,
         strategy: Strategy,
-        weight: int,
         not_ready: NotReady,
     ) -> None:
         self._answers = answers
@@ -100,7 +101,6 @@ class Verbs:
         self._allocations = allocations
         self._victims = victims
         self._strategy = strategy
-        self._weight = weight
         self._not_ready = not_ready
 
     def predicate(self, body: bytes) -> Reply:
@@ -133,7 +133,7 @@ class Verbs:
         args = _read(wire.decode_prioritize, body)
         names = [node.Name for node in args.nodes or ()]
         question = self._answers.about(self._record(args.task), names)
-        scores = self._weight * self._answers.percents(question, self._strategy)
+        scores = _WEIGHT * self._answers.percents(question, self._strategy)
         by_name = dict(zip(names, scores.astype(np.float64).tolist(), strict=True))
         return Reply(wire.encode(wire.PrioritizeResponse(by_name)), lambda _: warn_of_unknown(question))
 

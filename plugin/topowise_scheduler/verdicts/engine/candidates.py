@@ -42,10 +42,9 @@ class Candidates:
     `placed` (containers, nodes) are the zones of the container's CPUs, memory and devices, bit z for position z. A
     container that could be aligned but is not pinned has all zones, and 0 means that no request belongs to a zone.
     `aligned` (containers, nodes) is whether the kubelet prefers that placement. With `by_pod` zones are chosen for the
-    whole pod. `max_numa_nodes` is the nodes' topologyManagerMaxNUMANodes, 0 if unknown. `prefers_near` is whether their
-    option prefer-closest-numa-nodes has an effect. `nearness` has measured distances where a node reports them and the
-    SLIT elsewhere, None without any measurement. `caches` (zones, nodes) are the free CPUs of the emptiest L3 cache
-    where the CPU manager aligns to caches, else 0; None if no manager does.
+    whole pod. `max_numa_nodes` is the nodes' topologyManagerMaxNUMANodes, 0 if unknown. `nearness` has measured
+    distances where a node reports them and the SLIT elsewhere, None without any measurement. `caches` (zones, nodes)
+    are the free CPUs of the emptiest L3 cache where the CPU manager aligns to caches, else 0; None if no manager does.
     """
 
     rows: NDArray[np.int32]
@@ -58,7 +57,6 @@ class Candidates:
     aligned: NDArray[np.bool_]
     by_pod: bool = False
     max_numa_nodes: int = 0
-    prefers_near: bool = False
     nearness: NDArray[np.int32] | None = None
     caches: NDArray[np.int64] | None = None
 
@@ -102,7 +100,6 @@ def candidates_of(
         aligned=aligned,
         by_pod=group.traits.policy != "none" and group.traits.scope == "pod",
         max_numa_nodes=group.traits.max_numa_nodes,
-        prefers_near=group.traits.distances is not None,
         nearness=nearness,
         caches=group.arrays.section(CACHES).take(columns, axis=1) if CACHES in group.arrays else None,
     )

@@ -101,7 +101,7 @@ def make(name: str, weights: Mapping[str, int], options: Options) -> Strategy:
         case "BalancedAllocation":
             return BalancedAllocation(weights)
         case "LeastNUMANodes":
-            return LeastNUMANodes(options.max_numa_nodes, options.distance_by_option)
+            return LeastNUMANodes()
         case "NUMAAware":
             return NUMAAware()
     raise ValueError(f"unknown scoring strategy {name!r}, expected one of {', '.join(NAMES)}")

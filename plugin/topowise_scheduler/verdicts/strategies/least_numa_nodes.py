@@ -3,9 +3,8 @@
 The container with the most NUMA nodes counts, in scope pod the pod: `100 - n * (100 / max)`, plus half a step if every
 container has a closest combination of its size; 100 for a pod without NUMA resources
 (pkg/noderesourcetopology/least_numa.go, read at 903da7d). In whole percents, times 100. `max` is the node's
-topologyManagerMaxNUMANodes. Upstream's normalizeScore adds the half step for every policy and policy option. The
-proposal plans to add it only on nodes with prefer-closest-numa-nodes, once reports contain the option; so does
-`distance_by_option`. Without it, the option only affects which NUMA nodes the kubelet chooses. Differences:
+topologyManagerMaxNUMANodes. Like upstream's normalizeScore, this adds the half step for every policy and policy option:
+near NUMA nodes are as near without prefer-closest-numa-nodes, which only affects the kubelet's choice. Differences:
 
 - n is the kubelet's allocation, by its model. Upstream searches for the fewest NUMA nodes with sufficient amounts,
   which the Topology Manager may not find or not look for;
@@ -24,16 +23,14 @@ from topowise_scheduler.verdicts.strategies.scale import RAW_MAX
 from topowise_scheduler.verdicts.strategies.strategy import Strategy
 
 _PERCENT = RAW_MAX // 100
+# The kubelet's default of topologyManagerMaxNUMANodes, for nodes that do not report theirs.
+_DEFAULT_MAX_NUMA_NODES = 8
 
 
 class LeastNUMANodes(Strategy):
-    """`max_numa_nodes` is the number that scores 0 on nodes that do not report theirs. With `distance_by_option`
-    several NUMA nodes get the half step only where the kubelet prefers near NUMA nodes."""
+    """Prefers placements on few NUMA nodes that are near each other."""
 
     in_percent = True
-
-    def __init__(self, max_numa_nodes: int, distance_by_option: bool) -> None:
-        self._most, self._by_option = max_numa_nodes, distance_by_option
 
     def raw(self, candidates: Candidates) -> NDArray[np.int64]:
         """(nodes,) 0 to RAW_MAX."""
@@ -43,13 +40,11 @@ class LeastNUMANodes(Strategy):
         most = np.bitwise_count(placed).max(axis=0, initial=0).astype(np.int64)
         close = np.ones(most.size, np.bool_)
         several = np.flatnonzero(most > 1)
-        if self._by_option and not candidates.prefers_near:
-            close[several] = False
-        elif several.size:
+        if several.size:
             distances = candidates.distances.take(several, axis=2)
             for zones in placed.take(several, axis=1):
                 close[several] &= are_closest(zones, distances)
-        step = 100 // (candidates.max_numa_nodes or self._most)
+        step = 100 // (candidates.max_numa_nodes or _DEFAULT_MAX_NUMA_NODES)
         scores = 100 - most * step + close * (step // 2)
         scores[most == 0] = 100
         raw: NDArray[np.int64] = np.maximum(scores, 0) * _PERCENT

@@ -31,9 +31,3 @@ class Options(Protocol):
 
     @property
     def tie_break(self) -> Literal["spread", "pack"]: ...
-
-    @property
-    def max_numa_nodes(self) -> int: ...
-
-    @property
-    def distance_by_option(self) -> bool: ...

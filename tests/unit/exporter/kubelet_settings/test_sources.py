@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ from aiohttp import web
 
 from exporter_setup import Clock
 from topowise.errors import ConfigError, SourceError
-from topowise_exporter.kubelet.settings import Configz, Kubelet, Source
+from topowise_exporter.kubelet.settings import Configz, Kubelet, Source, sources
+from topowise_exporter.kubelet.settings.configz import ConfigzSource
 from topowise_exporter.kubelet.settings.sources import PATIENCE_S
 
 from .conftest import Serve
@@ -44,10 +47,21 @@ def clock() -> Clock:
     return Clock()
 
 
-def configz(port: int, pki: Path, tmp_path: Path) -> Configz:
+Configure = Callable[[int], Configz]
+
+
+@pytest.fixture
+def configz(pki: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
+    """Returns the section for a kubelet on loopback, whose port is no constant."""
     token = tmp_path / "token"
     token.write_text("secret")
-    return Configz(enabled=True, address="127.0.0.1", port=port, ca_file=str(pki / "ca.crt"), token_file=str(token))
+    monkeypatch.setenv("NODE_ADDRESS", "127.0.0.1")
+
+    def on(port: int) -> Configz:
+        monkeypatch.setattr(sources, "ConfigzSource", partial(ConfigzSource, port=port, token_file=token))
+        return Configz(enabled=True, ca_file=str(pki / "ca.crt"))
+
+    return on
 
 
 async def test_drop_ins_are_part_of_the_file(file: Path, tmp_path: Path) -> None:
@@ -59,11 +73,11 @@ async def test_drop_ins_are_part_of_the_file(file: Path, tmp_path: Path) -> None
 
 
 async def test_the_file_stands_in_for_a_configz_that_never_answered(
-    serve: Serve, pki: Path, tmp_path: Path, file: Path, clock: Clock
+    serve: Serve, configz: Configure, file: Path, clock: Clock
 ) -> None:
     kubelet = RunningKubelet()
     kubelet.status = 403
-    settings = Kubelet(configz=configz(await serve(kubelet.configz), pki, tmp_path), config_file=str(file))
+    settings = Kubelet(configz=configz(await serve(kubelet.configz)), config_file=str(file))
     source = Source(settings, clock=clock)
     assert (await source.read()).maxPods == 2
     name, problems = state(source)
@@ -76,10 +90,10 @@ async def test_the_file_stands_in_for_a_configz_that_never_answered(
 
 
 async def test_a_short_silence_of_configz_keeps_its_answer_and_a_long_silence_does_not(
-    serve: Serve, pki: Path, tmp_path: Path, file: Path, clock: Clock
+    serve: Serve, configz: Configure, file: Path, clock: Clock
 ) -> None:
     kubelet = RunningKubelet()
-    settings = Kubelet(configz=configz(await serve(kubelet.configz), pki, tmp_path), config_file=str(file))
+    settings = Kubelet(configz=configz(await serve(kubelet.configz)), config_file=str(file))
     source = Source(settings, clock=clock)
     await source.read()
     kubelet.status = 500
@@ -104,13 +118,13 @@ async def test_the_last_answer_stays_valid_if_no_other_source_is_readable(file: 
     assert state(source) == ("file", [])
 
 
-async def test_nothing_is_guessed_while_a_source_was_never_readable(serve: Serve, pki: Path, tmp_path: Path) -> None:
+async def test_nothing_is_guessed_while_a_source_was_never_readable(
+    serve: Serve, configz: Configure, tmp_path: Path
+) -> None:
     kubelet = RunningKubelet()
     kubelet.status = 500
     missing = str(tmp_path / "no.yaml")
-    settings = Kubelet(
-        configz=configz(await serve(kubelet.configz), pki, tmp_path), config_file=missing, overrides={"maxPods": 5}
-    )
+    settings = Kubelet(configz=configz(await serve(kubelet.configz)), config_file=missing, overrides={"maxPods": 5})
     source = Source(settings)
     with pytest.raises(SourceError, match=f"configz: .*status 500 .*; file: {missing}: cannot be read"):
         await source.read()
@@ -156,7 +170,7 @@ async def test_without_any_source_the_defaults_apply(overrides: dict[str, Any], 
 
 
 def test_settings_that_cannot_work_are_found_at_the_start() -> None:
-    with pytest.raises(ConfigError, match="address"):
+    with pytest.raises(ConfigError, match="NODE_ADDRESS"):
         Source(Kubelet(configz=Configz(enabled=True)), environment={})
     with pytest.raises(ConfigError, match="no such field"):
         Source(Kubelet(overrides={"policy": "none"}))
