@@ -44,7 +44,7 @@ class Line(msgspec.Struct, omit_defaults=True, array_like=True):
     """Method, path and body of each request that the service has made meanwhile."""
 
 
-class _Writes(NoApi):
+class Writes(NoApi):
     """An API server that takes everything."""
 
     def __init__(self) -> None:
@@ -58,13 +58,21 @@ class _Writes(NoApi):
 class Player:
     """A service to which lines are played, one after the other."""
 
-    def __init__(self) -> None:
-        self._clock, self._api = Clock(), _Writes()
-        service = self._service = Service("TightFit", clock=self._clock)
-        sources = reflectors(self._api, service.ledger, service.records, Budgets(), service.nodes)
-        self._collections = {source.name: (source._decode, source._consumer) for source in sources}
-        verbs = service.served(self._api)
+    def __init__(self, api: Writes | None = None) -> None:
+        self._clock, self._api = Clock(), api or Writes()
+        self._collections: dict[str, tuple[Any, Any]] = {}
+        service = self._service = self._begin()
+        for source in reflectors(self._api, service.ledger, service.records, Budgets(), service.nodes):
+            self._collections[source.name] = (source._decode, source._consumer)
+        verbs = service.served(self._api, **self._binding(service))
         self._application = Application(verbs, Metrics(CollectorRegistry()), _MOST_BYTES, Callers(()))
+
+    def _begin(self) -> Service:
+        return Service("TightFit", clock=self._clock)
+
+    def _binding(self, service: Any) -> dict[str, Any]:
+        """Returns what the bind has besides."""
+        return {}
 
     async def play(self, line: Line) -> Line:
         """Returns the line with the answer and the writes of this service."""
@@ -104,9 +112,9 @@ def read(file: Path) -> list[Line]:
     return [msgspec.json.decode(line, type=Line) for line in lzma.decompress(file.read_bytes()).splitlines()]
 
 
-async def replay(lines: Iterable[Line]) -> AsyncIterator[tuple[int, Line, Line]]:
+async def replay(lines: Iterable[Line], player: Player | None = None) -> AsyncIterator[tuple[int, Line, Line]]:
     """Yields the number of each line whose answer or writes are different, the line, and the line as it is now."""
-    player = Player()
+    player = player or Player()
     for number, line in enumerate(lines, 1):
         now = await player.play(line)
         if (now.answer, now.writes) != (line.answer, line.writes):

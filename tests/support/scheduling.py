@@ -263,13 +263,17 @@ class Service:
         return Verbs(self.answers, Evictions(self.ledger, self.answers, Budgets()), not_ready, **options)
 
     def served(
-        self, api: Api | None = None, observer: Observer | None = None, not_ready: NotReady = lambda: None
+        self,
+        api: Api | None = None,
+        observer: Observer | None = None,
+        not_ready: NotReady = lambda: None,
+        **binding: Any,
     ) -> dict[str, Verb]:
-        """Returns all verbs of kube-scheduler's protocol."""
+        """Returns all verbs of kube-scheduler's protocol; `binding`: what the bind has besides."""
         api = api or NoApi()
         return table(
             self.verbs(observer=observer, not_ready=not_ready),
-            Binder(api, self.ledger, self.records, not_ready, observer=observer),
+            Binder(api, self.ledger, self.records, not_ready, observer=observer, **binding),
             Explainer(api, self.view, not_ready),
             partial(fit_together, self.fitting(), not_ready),
         )

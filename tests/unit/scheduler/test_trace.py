@@ -1,6 +1,7 @@
-"""The decisions of the recorded trace: 300 nodes with random machines and three policies, 300 pods of 20 shapes.
+"""The decisions of the recorded traces: 300 nodes with random machines and three policies, 300 pods of 20 shapes; and
+12 nodes with markers and devices for claims, 400 pods that are steered or have claims.
 
-`hack/trace` records and replays it, and says what is different.
+`hack/trace` records and replays them, and says what is different.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 import decision_trace
+import options_trace
 from decision_trace import Line
 
 
@@ -32,6 +34,17 @@ def test_no_kubelet_has_refused_a_pod_that_the_service_bound(lines: list[Line]) 
     # Pods that another scheduler has placed.
     assert refused
     assert not bound & refused
+
+
+async def test_decisions_with_steering_and_claims_are_as_recorded() -> None:
+    lines = decision_trace.read(options_trace.RECORDED)
+    player = options_trace.OptionsPlayer()
+    assert [(number, line.what) async for number, line, _ in decision_trace.replay(lines, player)] == []
+    assert not [line for line in lines if b'"phase":"Failed"' in bytes(line.body)]
+    steered = [line for line in lines if line.what == "POST bind" and line.writes[0][0] == "steer"]
+    refused = [line for line in lines if line.what == "POST filter" and b'"NodeNames":[]' in bytes(line.answer)]
+    assert len(steered) > 50
+    assert len(refused) > 10
 
 
 async def test_another_answer_is_noticed(lines: list[Line]) -> None:
