@@ -69,6 +69,7 @@ class DirectApi(Api):
         content_type: str = JSON,
         accept: str = JSON,
         timeout: float | None = None,
+        most: int | None = None,
     ) -> bytes:
         name = f"{method} {path}"
         try:

@@ -119,13 +119,15 @@ class Api:
         content_type: str = JSON,
         accept: str = JSON,
         timeout: float | None = None,
+        most: int | None = None,
     ) -> bytes:
-        """Returns the body of a 2xx answer. Raises ApiError; a 401 is retried once with renewed credentials."""
+        """Returns the body of a 2xx answer, of at most `most` bytes. Raises ApiError; a 401 is retried once with
+        renewed credentials."""
         limit = timeout or self._timeout
         request = _Request(method, path, query, limit, limit, body, content_type, accept)
         for renew in (False, True):
             async with self._send(request, renew) as response:
-                answer = await response.read()
+                answer = await _body(response, most, request.name)
                 if response.status < 300:
                     return answer
                 if response.status == 401 and not renew:
@@ -197,6 +199,17 @@ class Api:
         except (aiohttp.ClientError, OSError) as exc:
             problem = " ".join(_error_text(exc).split()) or type(exc).__name__
             raise ApiError(0, "Unreachable", f"{self.server}: {problem}", request=request.name) from exc
+
+
+async def _body(response: aiohttp.ClientResponse, most: int | None, name: str) -> bytes:
+    if most is None:
+        return await response.read()
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > most:
+            raise ApiError(0, "BadAnswer", f"the answer has more than {most} bytes", request=name)
+    return bytes(body)
 
 
 def _error_text(exc: Exception) -> str:

@@ -19,10 +19,10 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from topowise import __version__, documents, files, kubeletconfig
-from topowise.errors import SourceError
-from topowise.kube.api import without_secret
-from topowise.kube.credentials import SERVICE_ACCOUNT, TokenFile
+from topowise import documents, files, kubeletconfig
+from topowise.errors import ApiError, SourceError
+from topowise.kube.api import Api
+from topowise.kube.credentials import SERVICE_ACCOUNT, Credentials, TokenFile
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime import clock
 
@@ -65,7 +65,6 @@ class ConfigzSource:
         """`address` is the node's, and a name or address in the kubelet's certificate; `ca_file` verifies that."""
         host = f"[{address}]" if ":" in address else address
         self._base = f"https://{host}:{port}"
-        self._url = f"{self._base}/configz"
         self._ca_file = ca_file
         self._token = TokenFile(token_file, clock)
         self._clock = clock
@@ -92,7 +91,7 @@ class ConfigzSource:
     async def _renew(self) -> None:
         self.version = ""
         try:
-            self._config = decode(await self._ask(self._url), source=self._url)
+            self._config = decode(await self._ask("/configz"), source=f"{self._base}/configz")
             self._failure = None
             self.version = await self._build()
         except SourceError as exc:
@@ -101,54 +100,32 @@ class ConfigzSource:
 
     async def _build(self) -> str:
         try:
-            match = _BUILD.search(await self._ask(f"{self._base}/metrics"))
+            match = _BUILD.search(await self._ask("/metrics"))
         except SourceError:
             return ""
         return match[1].decode(errors="replace") if match else ""
 
-    async def _ask(self, url: str) -> bytes:
+    async def _ask(self, path: str) -> bytes:
         """Returns the body of a 200 answer."""
-        connector = aiohttp.TCPConnector(ssl=_verifying(self._ca_file))
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        credentials = Credentials(self._base, _verifying(self._ca_file), self._authorization)
         try:
-            async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-                status, body = await self._get(session, url, self._token.read())
-                if status == 401:
-                    status, body = await self._get(session, url, self._token.read(renew=True))
-        except aiohttp.ClientConnectorCertificateError as exc:
-            certificate_error = exc.certificate_error
-            why = getattr(certificate_error, "verify_message", "") or str(certificate_error)
-            raise SourceError(url, f"certificate refused with {self._ca_file}: {why}") from exc
-        except TimeoutError as exc:
-            raise SourceError(url, f"no answer within {TIMEOUT_S:g} s") from exc
-        except (aiohttp.ClientError, OSError, ValueError) as exc:
-            raise SourceError(url, " ".join(str(exc).split()) or type(exc).__name__) from exc
-        if status != 200:
-            excerpt = " ".join(body[:200].decode(errors="replace").split())
-            raise SourceError(url, f"status {status}{f' {excerpt!r}' if excerpt else ''}{_HINTS.get(status, '')}")
-        return body
+            async with Api(credentials, "topowise-exporter", timeout=TIMEOUT_S) as kubelet:
+                return await kubelet.request("GET", path, accept="application/json, text/plain", most=_MOST_METRICS)
+        except ApiError as exc:
+            raise SourceError(self._base + path, self._why(exc)) from exc
 
-    async def _get(self, session: aiohttp.ClientSession, url: str, token: str) -> tuple[int, bytes]:
-        headers = {
-            "Accept": "application/json, text/plain",
-            "Authorization": f"Bearer {token}",
-            "User-Agent": f"topowise-exporter/{__version__}",
-        }
-        async with session.get(url, headers=headers, allow_redirects=False) as response:
-            body = await _bounded(response)
-            if response.status != 200:
-                body = without_secret(body.decode(errors="replace"), headers["Authorization"]).encode()
-            return response.status, body
+    async def _authorization(self, renew: bool) -> str:
+        return f"Bearer {self._token.read(renew=renew)}"
 
-
-async def _bounded(response: aiohttp.ClientResponse) -> bytes:
-    """Returns the body. Raises ValueError for a body over the limit."""
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > _MOST_METRICS:
-            raise ValueError(f"answer has more than {_MOST_METRICS} bytes")
-    return bytes(body)
+    def _why(self, exc: ApiError) -> str:
+        if isinstance(cause := exc.__cause__, aiohttp.ClientConnectorCertificateError):
+            error = cause.certificate_error
+            return f"certificate refused with {self._ca_file}: {getattr(error, 'verify_message', '') or error}"
+        if exc.status:
+            return f"status {exc.status} {' '.join(exc.message.split())!r}{_HINTS.get(exc.status, '')}"
+        if exc.reason == "Timeout":
+            return f"no answer within {TIMEOUT_S:g} s"
+        return exc.message.removeprefix(f"{self._base}: ")
 
 
 def decode(body: bytes, *, source: str) -> KubeletConfiguration:
