@@ -217,8 +217,6 @@ def start(stack: ExitStack, cluster: Cluster, tmp_path: Path, service: Document,
     health, secure = free_ports(2)
     access = str(cluster.kubeconfig("topowise-scheduler", tmp_path))
     service = {**service, "client": {"kubeconfig": access}, "serving": {"address": "127.0.0.1", "port": health}}
-    # No pod, no namespace of it.
-    service["leaderElection"] = {**service["leaderElection"], "leaseNamespace": NAMESPACE}
     scheduler_kubeconfig = str(cluster.kubeconfig("topowise-kube-scheduler", tmp_path))
     scheduler = {**scheduler, "clientConnection": {"kubeconfig": scheduler_kubeconfig}}
     logs = []
