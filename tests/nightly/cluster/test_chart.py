@@ -212,6 +212,12 @@ def unpack(secret: Document, folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def release_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service runs outside of a pod, which would show it its namespace."""
+    monkeypatch.setenv("POD_NAMESPACE", NAMESPACE)
+
+
 def start(stack: ExitStack, cluster: Cluster, tmp_path: Path, service: Document, scheduler: Document) -> list[Path]:
     """The service and kube-scheduler as the chart's accounts; their logs."""
     health, secure = free_ports(2)
