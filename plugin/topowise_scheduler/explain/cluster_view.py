@@ -165,7 +165,7 @@ class ClusterView:
             used = self.opposition.used(record, name)
             by_sums = None if node is None else kube_scheduler.room(node, question.requests.needs, used)
             if not verdict.takes_pod:
-                yield Filling(name, record, limit=verdict.reason)
+                yield Filling(name, record, limit=text(verdict.reason))
             elif precision:
                 states = list(self._answers.states_for(question, name))
                 expected = self._answers.as_expected(record, name)

@@ -11,7 +11,6 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from topowise_scheduler.explain.explanation import Verdict
-from topowise_scheduler.explain.refusal_texts import text
 from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.gates.gate import Draft, Question
 from topowise_scheduler.ledger.ledger import Ledger
@@ -21,7 +20,7 @@ from topowise_scheduler.ledger.requested import Requested
 from topowise_scheduler.verdicts import kube_scheduler, refusals
 from topowise_scheduler.verdicts.engine import Outcome
 from topowise_scheduler.verdicts.kube_scheduler import NO_NODE, Node, Objection, Spec
-from topowise_scheduler.verdicts.refusals import Refusal
+from topowise_scheduler.verdicts.refusals import Reason, Refusal
 
 Obstacle = Literal["", "alignment", "resources", "excluded", "unconfirmed", "never"]
 
@@ -44,9 +43,9 @@ class NodeVerdict(NamedTuple):
     otherwise: Verdict
 
     @property
-    def reason(self) -> str:
-        """The text of what refuses the node, the same for all nodes of a reason, "" for a node that takes the pod."""
-        return text(self.gate) if self.objection is None else self.objection.words
+    def reason(self) -> Reason | None:
+        """What refuses the node, the same for all nodes of a reason, None for a node that takes the pod."""
+        return self.gate if self.objection is None else self.objection.words
 
     @property
     def takes_pod(self) -> bool:

@@ -16,6 +16,7 @@ from topowise.runtime.progress import Progress
 from topowise.text import Line, Styled
 from topowise_scheduler.explain.refusal_texts import unschedulable
 from topowise_scheduler.explain.waiting import waiting_pod
+from topowise_scheduler.explain.waiting_texts import next_step
 from topowise_scheduler.kubectl import cluster, json_output, reasons, restarts
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl.console import Answer, Console
@@ -163,7 +164,7 @@ class Simulation:
         fitting = [name for name, refusal in refusals.items() if not refusal]
         if not fitting:
             texts = {why.node: why.text for why in ordered(self._view.explanations(pod, list(refusals)))}
-            step = waiting_pod(self._view, self._view.record(pod)).next_step
+            step = next_step(waiting_pod(self._view, self._view.record(pod)).step)
             return msgspec.structs.replace(simulated, refusals=refusals, reasons=texts, next_step=step)
         node = self._view.best(pod, fitting)
         uid = self._cluster.assign(pod, node)

@@ -8,7 +8,7 @@ s). So a refusal has no amounts, and `explain` shows what is missing.
 from __future__ import annotations
 
 from enum import IntEnum, auto
-from typing import Final
+from typing import Final, TypeAlias
 
 PREFIX: Final = "NUMA: "
 """Each text in an answer to kube-scheduler begins with it, which identifies our waiting pods after a restart."""
@@ -72,6 +72,9 @@ class Refusal(IntEnum):
     TAKEN_BEFORE = auto()
     UNREADABLE = auto()
 
+
+Reason: TypeAlias = Refusal | str
+"""A refusal of this service, or kube-scheduler's own words (Objection)."""
 
 OF_STEERING: Final = frozenset(
     (
