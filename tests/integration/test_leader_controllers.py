@@ -21,6 +21,7 @@ from topowise_scheduler.controllers.startup_taint import StartupTaint
 from topowise_scheduler.controllers.unused_reports import UnusedReports
 from topowise_scheduler.controllers.waiting_pods import WaitingPods
 from topowise_scheduler.explain.waiting import waiting_pod
+from topowise_scheduler.explain.waiting_texts import text
 from topowise_scheduler.ledger.nodes import STARTUP_TAINT, Nodes
 
 pytestmark = pytest.mark.own_time
@@ -234,7 +235,7 @@ def test_what_is_in_the_way_of_a_pod() -> None:
     assert set(blocked.in_the_way) < {"default/n2-0", "default/n2-1"}
     huge = service.put(pod("huge", "5", conditions=WAITS))
     never = waiting_pod(service.view, huge)
-    assert never.text == "Next step: no node can ever take it: cpu 5 on one NUMA node, the largest has 4."
+    assert text(never) == "Next step: no node can ever take it: cpu 5 on one NUMA node, the largest has 4."
 
 
 @pytest.mark.usefixtures("server")

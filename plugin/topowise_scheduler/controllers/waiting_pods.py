@@ -22,6 +22,7 @@ from topowise.text import escaped
 from topowise_scheduler.controllers import controller, events
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.waiting import looking
+from topowise_scheduler.explain.waiting_texts import text
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.pods.records import PodRecord
 
@@ -41,7 +42,7 @@ class _Announcement(msgspec.Struct):
     """Since when a pod is known to wait, and the topic and time of its last message (seconds, monotonic)."""
 
     since: float
-    topic: str = ""
+    topic: tuple[object, ...] = ()
     at: float = float("-inf")
 
 
@@ -85,7 +86,7 @@ class WaitingPods:
         # kube-scheduler places such a pod at its next attempt, or says itself what it refuses.
         if announcement is None or waiting.fits or waiting.topic == announcement.topic:
             return
-        await self.write(record, waiting.text)
+        await self.write(record, text(waiting))
         announcement.topic, announcement.at = waiting.topic, self._clock()
 
     async def write(self, record: PodRecord, text: str) -> None:

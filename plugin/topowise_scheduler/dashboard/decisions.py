@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise import cpuset, pods
-from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.ledger.answers import Question, Verdicts
 from topowise_scheduler.ledger.pods.records import KUBELET_REFUSALS
 from topowise_scheduler.report import predicted_annotation
 from topowise_scheduler.verdicts import engine
-from topowise_scheduler.verdicts.refusals import PREFIX
+from topowise_scheduler.verdicts.refusals import PREFIX, Reason, Refusal
 
 _FITS: Final = int(engine.Outcome.FITS)
 _EXAMPLES: Final = 3
@@ -51,8 +50,8 @@ class Decision(msgspec.Struct):
     outcome: Outcome = "asked"
     candidates: int = 0
     fits: int | None = None
-    reasons: dict[str, int] = {}
-    examples: dict[str, list[str]] = {}
+    reasons: dict[Reason, int] = {}
+    examples: dict[Reason, list[str]] = {}
     expected: str = ""
     bound: str = ""
     bind_error: str | None = None
@@ -169,15 +168,17 @@ class Decisions:
         return decision
 
 
-def reasons_of(names: Sequence[str], verdicts: Verdicts) -> tuple[dict[str, int], dict[str, list[str]]]:
+def reasons_of(names: Sequence[str], verdicts: Verdicts) -> tuple[dict[Reason, int], dict[Reason, list[str]]]:
     """The number of nodes by refusal, the most frequent first, and a few names for each; "" has nodes that fit."""
     fitting = verdicts.outcomes == _FITS
     counts = np.bincount(verdicts.refusals[~fitting])
     most = [number for number in np.argsort(-counts, kind="stable")[:_MAX_REASONS].tolist() if counts[number]]
-    examples = {TEXTS[number]: _first(names, ~fitting & (verdicts.refusals == number)) for number in most}
+    examples: dict[Reason, list[str]] = {
+        Refusal(number): _first(names, ~fitting & (verdicts.refusals == number)) for number in most
+    }
     if fitting.any():
         examples[""] = _first(names, fitting)
-    return {TEXTS[number]: int(counts[number]) for number in most}, examples
+    return {Refusal(number): int(counts[number]) for number in most}, examples
 
 
 def _insert(decisions: list[Decision], decision: Decision, size: int) -> Decision | None:

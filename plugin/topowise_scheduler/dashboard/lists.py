@@ -19,9 +19,10 @@ from topowise_scheduler.dashboard.markup import (
     table,
     time_of,
 )
-from topowise_scheduler.explain.text import most_frequent_first, plural
+from topowise_scheduler.explain.text import plural
 from topowise_scheduler.explain.waiting import WaitingPod
-from topowise_scheduler.verdicts.refusals import PREFIX
+from topowise_scheduler.explain.waiting_texts import by_reason, next_step
+from topowise_scheduler.verdicts.refusals import Reason
 
 _FEW_DECISIONS: Final = 15
 _MOST_DECISIONS: Final = 200
@@ -70,9 +71,9 @@ def decisions_table(decisions: Sequence[Decision], query: Query) -> str:
     return table("decisions", heads, "".join(_decision(decision, query) for decision in decisions))
 
 
-def reasons_in_words(reasons: Mapping[str, int]) -> list[str]:
+def reasons_in_words(reasons: Mapping[Reason, int]) -> list[str]:
     """ "2× no room that the kubelet could align", the most frequent first."""
-    return [f"{count}× {words.removeprefix(PREFIX)}" for words, count in most_frequent_first(reasons)]
+    return [f"{count}× {words}" for words, count in by_reason(reasons)]
 
 
 def fits_in_words(pod: WaitingPod) -> list[str]:
@@ -90,7 +91,7 @@ def _waiting(pods: WaitingPods, query: Query) -> str:
     return (
         f'<tr><th scope="row">{pod_link(pods.pod, query)}{alike}</th>'
         f"<td>{cause_link(pods.why.cause)}</td><td>{escaped('; '.join(facts))}</td>"
-        f"<td>{escaped(pods.why.next_step)}</td>"
+        f"<td>{escaped(next_step(pods.why.step))}</td>"
         f"<td>{since(pods.since) if pods.since else ''} <small>priority {pods.priority}</small></td></tr>"
     )
 

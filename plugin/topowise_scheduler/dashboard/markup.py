@@ -12,7 +12,8 @@ import msgspec
 
 from topowise.text import escaped as visible
 from topowise_scheduler.dashboard.cluster_state import MARKS
-from topowise_scheduler.explain.waiting import CAUSES, Cause
+from topowise_scheduler.explain.next_step import Cause
+from topowise_scheduler.explain.waiting_texts import CAUSE_TEXTS
 
 _CAUSES_PAGE: Final = "https://github.com/topowise/topowise/blob/main/docs/how-to/explain.md#why-a-pod-waits"
 BADGES: Final = {"u": "uncertain", "q": "quarantine", "p": "damaged report", "s": "stale report"}
@@ -53,7 +54,7 @@ def pod_link(name: str, query: Query) -> str:
 
 def cause_link(cause: Cause) -> str:
     """A link from the cause of a wait to the page that says what to do."""
-    return f'<a href="{_CAUSES_PAGE}" title="{escaped(CAUSES[cause])}" rel="noreferrer">{escaped(cause)}</a>'
+    return f'<a href="{_CAUSES_PAGE}" title="{escaped(CAUSE_TEXTS[cause])}" rel="noreferrer">{escaped(cause)}</a>'
 
 
 def table(kind: str, heads: Sequence[str], rows: str) -> str:

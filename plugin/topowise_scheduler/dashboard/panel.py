@@ -22,7 +22,7 @@ from topowise_scheduler.dashboard.node_details import CERTAINTIES, NodeDetails
 from topowise_scheduler.dashboard.pod_details import PodDetails
 from topowise_scheduler.dashboard.pod_search import MOST_MATCHES
 from topowise_scheduler.explain.explanation import NodeExplanation
-from topowise_scheduler.explain.waiting import CAUSES
+from topowise_scheduler.explain.waiting_texts import CAUSE_TEXTS, text
 
 
 def node_part(node: NodeDetails, marks: str, query: Query) -> str:
@@ -78,11 +78,11 @@ def pod_part(pod: PodDetails, query: Query) -> str:
     parts = [_title(pod.pod, query)]
     if pod.why is not None:
         waits = f", since {since(pod.since)}" if pod.since else ""
-        why = f"{cause_link(pod.why.cause)}, {escaped(CAUSES[pod.why.cause])}"
+        why = f"{cause_link(pod.why.cause)}, {escaped(CAUSE_TEXTS[pod.why.cause])}"
         parts.append(f'<p class="facts">waits, priority {pod.priority}{waits}: {why}</p>')
         nearest = pod.why.nearest
         link = node_link(nearest, query) if nearest else ""
-        parts.append(f'<p class="answer">{link}{escaped(pod.why.text.removeprefix(nearest))}</p>')
+        parts.append(f'<p class="answer">{link}{escaped(text(pod.why)[len(nearest) :])}</p>')
         counts = [*reasons_in_words(pod.why.reasons), *fits_in_words(pod.why)]
         parts.append(f"<h3>By node, now</h3><ul>{''.join(f'<li>{escaped(text)}</li>' for text in counts)}</ul>")
     if pod.explained:

@@ -145,10 +145,10 @@ class ClusterView:
         refusal = None if record.needs is None else kube_scheduler.short(node, record.needs, used)
         return "" if refusal is None else refusal.words
 
-    def kubelet_refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, str]:
-        """The text of the extender's refusal of each node, "" if it accepts the node."""
+    def kubelet_refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, Refusal | None]:
+        """The extender's refusal of each node, None if it accepts the node."""
         verdicts = self._answers.verdicts(self._answers.question(pod, names, is_simulation=True))
-        return {name: text(verdicts.refusal(at)) for at, name in enumerate(names)}
+        return {name: verdicts.refusal(at) for at, name in enumerate(names)}
 
     def best(self, pod: Pod, names: Sequence[str]) -> str:
         """The node that the strategy scores highest, the first of equal nodes. The pod must fit on all of `names`."""
@@ -165,7 +165,7 @@ class ClusterView:
             used = self.opposition.used(record, name)
             by_sums = None if node is None else kube_scheduler.room(node, question.requests.needs, used)
             if not verdict.takes_pod:
-                yield Filling(name, record, limit=verdict.reason)
+                yield Filling(name, record, limit=text(verdict.reason))
             elif precision:
                 states = list(self._answers.states_for(question, name))
                 expected = self._answers.as_expected(record, name)

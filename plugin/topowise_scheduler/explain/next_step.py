@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from enum import Enum, auto
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import msgspec
 
 from topowise.pods import ContainerNeeds, Needs, aggregate
 from topowise_scheduler.explain.explanation import NodeExplanation, ResourceRoom
 from topowise_scheduler.explain.node_verdicts import NodeVerdict, spec_of
-from topowise_scheduler.explain.refusal_texts import bare
-from topowise_scheduler.explain.text import first_of, plural, rounded_up, with_unit
 from topowise_scheduler.explain.zone_amounts import zone_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.options.device_affinity import ANNOTATION
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts import kube_scheduler, refusals
-from topowise_scheduler.verdicts.kube_scheduler import SILENT, Node, Objection, Spec
-from topowise_scheduler.verdicts.refusals import Refusal
+from topowise_scheduler.verdicts.kube_scheduler import SILENT, Node, Objection, Spec, Taint
+from topowise_scheduler.verdicts.refusals import Reason, Refusal
 
 if TYPE_CHECKING:
     from topowise_scheduler.explain.cluster_view import ClusterView
@@ -27,8 +26,68 @@ if TYPE_CHECKING:
 _MIB: Final = 1 << 20
 # Pods whose eviction is tried one by one, each a trial of some 0.2 ms.
 _MOST_EVICTED: Final = 32
-_MOST_NAMED: Final = 4
+_MOST_NAMED: Final = 3
 _CORDON: Final = "node.kubernetes.io/unschedulable"
+
+Cause = Literal["alignment", "resources", "excluded", "unconfirmed", "never", "not examined", "retry"]
+CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
+
+
+class Way(Enum):
+    """What to do, or what ends the wait by itself."""
+
+    USE_SEVERAL_PODS = auto()
+    CORRECT_POD = auto()
+    ADD_FIRST_NODE = auto()
+    SEE_EVENTS = auto()
+    RETRY = auto()
+    RETRY_UNREPORTED = auto()
+    NEVER = auto()
+    NEVER_ON_NODE = auto()
+    NEVER_IN_SUM = auto()
+    NEVER_HAD = auto()
+    NEVER_ALIGNED = auto()
+    FIRST_REPORT = auto()
+    REPORT = auto()
+    REPAIR_EXPORTER = auto()
+    EVICT = auto()
+    OPEN_NODE = auto()
+    OPEN_NODE_AND_MAKE_ROOM = auto()
+    CREATE_NODE = auto()
+    PREFER_DEVICES = auto()
+    ASK_FOR_LESS = auto()
+    WAIT_FOR_PODS = auto()
+    NO_SINGLE_CHANGE = auto()
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A change after which a node is not excluded for this reason."""
+
+    kind: Literal["uncordon", "repair", "taint", "select"]
+    node: str
+    taint: Taint | None = None
+
+
+class NextStep(msgspec.Struct, frozen=True):
+    """`nodes` (the first, with `more_nodes`) and `pods` ("namespace/name") are those of the step.
+
+    `amount` of the resource is requested, or to be requested less (ASK_FOR_LESS), `largest` is what the largest node or
+    NUMA node has: cores, bytes or devices, and in sums of a node thousandths of cores. `details` are the problem of the
+    pod, requirements that are not checked, or why a report is unconfirmed. `reason` refuses the node. `ends_in_s`: the
+    wait ends by itself.
+    """
+
+    way: Way
+    nodes: tuple[str, ...] = ()
+    pods: tuple[str, ...] = ()
+    resource: str = ""
+    amount: int = 0
+    largest: int = 0
+    changes: tuple[Change, ...] = ()
+    details: tuple[str, ...] = ()
+    reason: Reason = ""
+    ends_in_s: float | None = None
+    more_nodes: int = 0
 
 
 class Nearest(msgspec.Struct, frozen=True):
@@ -56,25 +115,25 @@ class Nearest(msgspec.Struct, frozen=True):
 
 
 def next_step(
-    view: ClusterView, record: PodRecord, cause: str, verdicts: Sequence[NodeVerdict], nearest: Nearest | None
-) -> Generator[None, None, str]:
+    view: ClusterView, record: PodRecord, cause: Cause, verdicts: Sequence[NodeVerdict], nearest: Nearest | None
+) -> Generator[None, None, NextStep]:
     """Returns the step for a pod with this cause; yields between trials."""
     if record.is_too_large:
-        return f"use several pods: expected {record.problem}"
+        return NextStep(Way.USE_SEVERAL_PODS, details=(str(record.problem),))
     if record.problem is not None:
-        return f"correct the pod: {record.problem}"
+        return NextStep(Way.CORRECT_POD, details=(str(record.problem),))
     if not verdicts:
-        return "add a node: no node is known"
+        return NextStep(Way.ADD_FIRST_NODE)
     if cause == "not examined":
         assert record.constraints is not None
-        return f"see the events of the pod: topowise does not check its {', '.join(record.constraints.unexamined)}"
+        return NextStep(Way.SEE_EVENTS, details=record.constraints.unexamined)
     if cause == "retry":
         return _retry(verdicts)
     if cause == "never":
         return _never(view, record, verdicts, nearest)
     if cause == "unconfirmed":
         assert nearest is not None
-        return _report(view, nearest.verdict)
+        return _report(view, record, nearest.verdict)
     if cause != "excluded" and nearest is not None:
         evicted = yield from _evictions(view, record, nearest)
         if evicted:
@@ -85,60 +144,53 @@ def next_step(
     if cause == "excluded" or nearest is None:
         return _excluded(view, record, nearest)
     if nearest.verdict.objection is None and nearest.verdict.gate in refusals.OF_DEVICES:
-        return f"{ANNOTATION} with prefer instead of require would fit on {nearest.verdict.name}"
+        return NextStep(Way.PREFER_DEVICES, (nearest.verdict.name,))
     less = yield from _less(view, record, nearest)
     if less:
         return less
     return (yield from _ends(view, record, nearest))
 
 
-def latest_report(view: ClusterView, record: PodRecord, nearest: Nearest) -> str:
-    """Returns the remaining time of a wait that ends by itself: " (expected within 2m)", "" for any other wait."""
-    gates, node = view.ledger.gates, nearest.verdict
-    rest = gates.until(record, node.name, node.gate) - view.ledger.clock()
-    return f" (expected within {rounded_up(max(1.0, rest))})" if rest < math.inf else ""
-
-
-def _report(view: ClusterView, node: NodeVerdict) -> str:
+def _report(view: ClusterView, record: PodRecord, node: NodeVerdict) -> NextStep:
     """Returns what ends a wait for a report."""
+    gates, way, details = view.ledger.gates, Way.REPORT, view.ledger.gates.unconfirmed.why(node.name)
     if node.gate is Refusal.NEW_NODE:
-        return f"wait: {node.name} has not reported yet"
-    if node.gate is Refusal.EXPORTER_DOWN:
-        return f"repair the exporter on {node.name}: no exporter is Ready on the node and its report lacks pods"
-    assert node.gate is not None
-    why = ", ".join(view.ledger.gates.unconfirmed.why(node.name))
-    return f"wait: {node.name}: {bare(node.gate)}{f' ({why})' if why else ''}"
+        way = Way.FIRST_REPORT
+    elif node.gate is Refusal.EXPORTER_DOWN:
+        way = Way.REPAIR_EXPORTER
+    rest = gates.until(record, node.name, node.gate) - view.ledger.clock()
+    ends_in_s = max(1.0, rest) if rest < math.inf else None
+    return NextStep(way, (node.name,), details=details, reason=node.gate or "", ends_in_s=ends_in_s)
 
 
-def _retry(verdicts: Sequence[NodeVerdict]) -> str:
+def _retry(verdicts: Sequence[NodeVerdict]) -> NextStep:
     fitting = [node.name for node in verdicts if node.verdict == "fits"]
     if fitting:
-        return f"kube-scheduler retries by itself: the pod fits on {first_of(fitting)}"
-    unreported = [node.name for node in verdicts if node.takes_pod]
-    return f"kube-scheduler retries by itself: {first_of(unreported)} has no report, which topowise does not refuse"
+        return _of_nodes(Way.RETRY, fitting)
+    return _of_nodes(Way.RETRY_UNREPORTED, [node.name for node in verdicts if node.takes_pod])
 
 
-def _never(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict], nearest: Nearest | None) -> str:
+def _of_nodes(way: Way, names: Sequence[str]) -> NextStep:
+    return NextStep(way, tuple(names[:_MOST_NAMED]), more_nodes=max(0, len(names) - _MOST_NAMED))
+
+
+def _never(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict], nearest: Nearest | None) -> NextStep:
     """No node can take the pod; names a resource of which every node has too little, if there is one."""
-    text = "no node can ever take it"
     assert record.needs is not None
     nodes = [node for name in verdicts if (node := view.opposition.node(name.name)) is not None]
     if len(nodes) == len(verdicts):
         for resource, amount in record.needs.requests.items():
             largest = max(node.allocatable.get(resource, 0) for node in nodes)
             if largest < amount:
-                has = (
-                    f"the largest node has {kube_scheduler.to_text(resource, largest)}" if largest else "no node has it"
-                )
-                return f"{text}: it asks for {resource} {kube_scheduler.to_text(resource, amount)}, {has}"
+                way = Way.NEVER_IN_SUM if largest else Way.NEVER_HAD
+                return NextStep(way, resource=resource, amount=amount, largest=largest)
     for room in () if nearest is None else nearest.rooms:
         largest = max((total for node in verdicts for total in _allocatable(view, node.name, room.resource)), default=0)
         if largest < room.asked and nearest is not None and nearest.explanation.policy == "single-numa-node":
-            asked, has = with_unit(room.resource, room.asked), with_unit(room.resource, largest)
-            return f"{text}: {room.resource} {asked} on one NUMA node, the largest has {has}"
+            return NextStep(Way.NEVER_ALIGNED, resource=room.resource, amount=room.asked, largest=largest)
     if nearest is None:
-        return text
-    return f"{text}: on {nearest.verdict.name} {nearest.verdict.reason.removeprefix(refusals.PREFIX)}"
+        return NextStep(Way.NEVER)
+    return NextStep(Way.NEVER_ON_NODE, (nearest.verdict.name,), reason=nearest.verdict.reason or "")
 
 
 def _allocatable(view: ClusterView, name: str, resource: str) -> list[int]:
@@ -147,20 +199,18 @@ def _allocatable(view: ClusterView, name: str, resource: str) -> list[int]:
     return [] if kubelet is None else [total for _, total in zone_amounts(kubelet, resource)]
 
 
-def _evictions(view: ClusterView, record: PodRecord, nearest: Nearest) -> Generator[None, None, str]:
-    """Returns the eviction of pods of lower priority that makes room on the nearest node, "" if none does."""
+def _evictions(view: ClusterView, record: PodRecord, nearest: Nearest) -> Generator[None, None, NextStep | None]:
+    """Returns the eviction of pods of lower priority that makes room on the nearest node, None if none does."""
     lower = [pod for pod in nearest.in_the_way if pod.priority < record.priority and pod.status.stage == "assigned"]
     victims = yield from _needed(view, record, nearest.verdict.name, lower)
-    return f"evicting {_names(victims)} would make room on {nearest.verdict.name}" if victims else ""
+    return NextStep(Way.EVICT, (nearest.verdict.name,), _names(victims)) if victims else None
 
 
-def _ends(view: ClusterView, record: PodRecord, nearest: Nearest) -> Generator[None, None, str]:
+def _ends(view: ClusterView, record: PodRecord, nearest: Nearest) -> Generator[None, None, NextStep]:
     """Returns which pods have to end."""
     name = nearest.verdict.name
     pods = yield from _needed(view, record, name, nearest.in_the_way)
-    if pods:
-        return f"wait until {_names(pods)} on {name} {'end' if len(pods) > 1 else 'ends'}, or add a node"
-    return f"add a node, or ask for less: {name} comes nearest, and no single change makes room there"
+    return NextStep(Way.WAIT_FOR_PODS if pods else Way.NO_SINGLE_CHANGE, (name,), _names(pods))
 
 
 def _needed(
@@ -178,66 +228,65 @@ def _needed(
     return pods
 
 
-def _names(pods: Sequence[PodRecord]) -> str:
-    return first_of([f"{pod.namespace}/{pod.name}" for pod in pods], _MOST_NAMED)
+def _names(pods: Sequence[PodRecord]) -> tuple[str, ...]:
+    return tuple([f"{pod.namespace}/{pod.name}" for pod in pods])
 
 
-def _opened(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict]) -> str:
-    """What opens an excluded node that would take the pod, "" if there is no such node."""
+def _opened(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict]) -> NextStep | None:
+    """What opens an excluded node that would take the pod, None if there is no such node."""
     ways = [
-        (len(steps), rank, node.name, steps)
+        (len(changes), rank, node.name, changes)
         for node in verdicts
         if node.verdict == "excluded" and node.otherwise in ("fits", "not reported")
-        for rank, steps in [_way_in(view, record, node.name)]
-        if steps
+        for rank, changes in [_way_in(view, record, node.name)]
+        if changes
     ]
-    return " and ".join(min(ways)[3]) if ways else ""
+    if not ways:
+        return None
+    _, _, name, changes = min(ways, key=itemgetter(0, 1, 2))
+    return NextStep(Way.OPEN_NODE, (name,), changes=tuple(changes))
 
 
-def _excluded(view: ClusterView, record: PodRecord, nearest: Nearest | None) -> str:
+def _excluded(view: ClusterView, record: PodRecord, nearest: Nearest | None) -> NextStep:
     if nearest is None:
-        return "add a node: no node is known"
-    _, steps = _way_in(view, record, nearest.verdict.name)
-    if not steps:
-        return f"create the Node object of {nearest.verdict.name}"
-    return f"{' and '.join(steps)}, and make room there: {nearest.explanation.text.partition(';')[0]}"
+        return NextStep(Way.ADD_FIRST_NODE)
+    name, objection = nearest.verdict.name, nearest.verdict.objection
+    _, changes = _way_in(view, record, name)
+    if not changes or objection is None:
+        return NextStep(Way.CREATE_NODE, (name,))
+    return NextStep(Way.OPEN_NODE_AND_MAKE_ROOM, (name,), changes=tuple(changes), reason=objection.text)
 
 
-def _way_in(view: ClusterView, record: PodRecord, name: str) -> tuple[int, list[str]]:
+def _way_in(view: ClusterView, record: PodRecord, name: str) -> tuple[int, list[Change]]:
     """Changes after which the node is not excluded, each tested, with the rank of the greatest change."""
     node, spec = view.opposition.node(name), spec_of(record)
-    steps: list[str] = []
+    changes: list[Change] = []
     rank = 0
-    while node is not None and (exclusion := kube_scheduler.exclusion_of(node, spec)) is not None and len(steps) < 8:
+    while node is not None and (exclusion := kube_scheduler.exclusion_of(node, spec)) is not None and len(changes) < 8:
         change, node, spec, greatness = _change(node, spec, exclusion)
-        steps.append(change)
+        changes.append(change)
         rank = max(rank, greatness)
-    return rank, steps
+    return rank, changes
 
 
-def _change(node: Node, spec: Spec, exclusion: Objection) -> tuple[str, Node, Spec, int]:
+def _change(node: Node, spec: Spec, exclusion: Objection) -> tuple[Change, Node, Spec, int]:
     """A change against an exclusion, the node and the pod after it, and the rank of the change."""
     replace, taint = msgspec.structs.replace, exclusion.taint
     if exclusion.kind == "cordon":
         # The node controller sets the taint with the cordon, and removes both.
         taints = tuple([taint for taint in node.taints if taint.key != _CORDON])
-        return f"uncordon {node.name}", replace(node, is_cordoned=False, taints=taints), spec, 0
+        return Change("uncordon", node.name), replace(node, is_cordoned=False, taints=taints), spec, 0
     if taint is not None and taint.key in SILENT:
         taints = tuple([kept for kept in node.taints if kept.key not in SILENT])
-        return f"repair {node.name}: it is not ready", replace(node, is_ready=True, taints=taints), spec, 2
+        return Change("repair", node.name), replace(node, is_ready=True, taints=taints), spec, 2
     if taint is not None:
         taints = tuple([kept for kept in node.taints if kept is not taint])
-        return f"remove the taint {taint} from {node.name}, or tolerate it", replace(node, taints=taints), spec, 1
-    return (
-        f"change what the pod requires of nodes so that it selects {node.name}",
-        node,
-        Spec(tolerations=spec.tolerations),
-        1,
-    )
+        return Change("taint", node.name, taint), replace(node, taints=taints), spec, 1
+    return Change("select", node.name), node, Spec(tolerations=spec.tolerations), 1
 
 
-def _less(view: ClusterView, record: PodRecord, nearest: Nearest) -> Generator[None, None, str]:
-    """Returns how much less of a single resource would fit on the nearest node, "" if no tried amount does."""
+def _less(view: ClusterView, record: PodRecord, nearest: Nearest) -> Generator[None, None, NextStep | None]:
+    """Returns how much less of a single resource would fit on the nearest node, None if no tried amount does."""
     name = nearest.verdict.name
     for resource, missing, container in _missing(view, record, nearest):
         unit = 1 if resource == "cpu" or "/" in resource else _MIB
@@ -247,13 +296,8 @@ def _less(view: ClusterView, record: PodRecord, nearest: Nearest) -> Generator[N
             smaller = _smaller(record, container, resource, amount * unit)
             yield None
             if smaller is not None and view.takes_without(smaller, name, ()):
-                words = (
-                    plural(amount, "CPU")
-                    if resource == "cpu"
-                    else f"{resource} {amount if unit == 1 else f'{amount}Mi'}"
-                )
-                return f"{words} less would fit on {name}"
-    return ""
+                return NextStep(Way.ASK_FOR_LESS, (name,), resource=resource, amount=amount * unit)
+    return None
 
 
 def _missing(view: ClusterView, record: PodRecord, nearest: Nearest) -> Iterator[tuple[str, int, str]]:

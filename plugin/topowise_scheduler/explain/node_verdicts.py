@@ -5,13 +5,12 @@ Every screen and metric reads these verdicts, so that all give the same answer a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
 from topowise_scheduler.explain.explanation import Verdict
-from topowise_scheduler.explain.refusal_texts import text
 from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.gates.gate import Draft, Question
 from topowise_scheduler.ledger.ledger import Ledger
@@ -21,7 +20,7 @@ from topowise_scheduler.ledger.requested import Requested
 from topowise_scheduler.verdicts import kube_scheduler, refusals
 from topowise_scheduler.verdicts.engine import Outcome
 from topowise_scheduler.verdicts.kube_scheduler import NO_NODE, Node, Objection, Spec
-from topowise_scheduler.verdicts.refusals import Refusal
+from topowise_scheduler.verdicts.refusals import Reason, Refusal
 
 Obstacle = Literal["", "alignment", "resources", "excluded", "unconfirmed", "never"]
 
@@ -44,9 +43,9 @@ class NodeVerdict(NamedTuple):
     otherwise: Verdict
 
     @property
-    def reason(self) -> str:
-        """The text of what refuses the node, the same for all nodes of a reason, "" for a node that takes the pod."""
-        return text(self.gate) if self.objection is None else self.objection.words
+    def reason(self) -> Reason | None:
+        """What refuses the node, the same for all nodes of a reason, None for a node that takes the pod."""
+        return self.gate if self.objection is None else self.objection.words
 
     @property
     def takes_pod(self) -> bool:
@@ -112,7 +111,7 @@ def node_verdicts(
         outcomes[at], gates[at] = outcome, refusal or gates[at]
     for name, row, outcome, gate in zip(question.names, question.rows.tolist(), outcomes, gates, strict=True):
         exclusion, short = opposition.of(question.record, name)
-        verdict, obstacle = _of_gates(outcome, gate, ledger.gates.temporary, is_reported=row >= 0)
+        verdict, obstacle = _of_gates(outcome, gate, is_reported=row >= 0)
         if problem is not None and problem.of == "annotations":
             verdict, obstacle, gate = "never", "never", Refusal.UNREADABLE
         objection = None
@@ -126,12 +125,10 @@ def node_verdicts(
             yield NodeVerdict(name, "excluded", "excluded", exclusion, gate, verdict)
 
 
-def _of_gates(
-    outcome: int, gate: Refusal | None, temporary: Set[Refusal], *, is_reported: bool
-) -> tuple[Verdict, Obstacle]:
+def _of_gates(outcome: int, gate: Refusal | None, *, is_reported: bool) -> tuple[Verdict, Obstacle]:
     if gate is None:
         return ("fits" if is_reported else "not reported"), ""
-    if gate is Refusal.UNCERTAIN or (gate in temporary and outcome == Outcome.FITS):
+    if gate is Refusal.UNCERTAIN or (gate in refusals.TEMPORARY and outcome == Outcome.FITS):
         return "not now", "unconfirmed"
     if gate in _OF_OTHER_PODS or outcome == Outcome.UNSCHEDULABLE:
         return "not now", "resources" if gate is Refusal.OUT_OF else "alignment"
@@ -145,7 +142,7 @@ def _behind(
 
     Such a node may be full too, or too small, which that gate does not say.
     """
-    at = np.array([index for index, gate in enumerate(gates) if gate in ledger.gates.temporary], np.intp)
+    at = np.array([index for index, gate in enumerate(gates) if gate in refusals.TEMPORARY], np.intp)
     if not len(at):
         return
     names = [question.names[index] for index in at.tolist()]

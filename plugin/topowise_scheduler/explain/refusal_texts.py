@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from topowise_scheduler.explain.text import most_frequent_first
-from topowise_scheduler.verdicts.refusals import OF_KUBELET, PREFIX, Refusal
+from topowise_scheduler.verdicts.refusals import OF_KUBELET, PREFIX, Reason, Refusal
 
 if TYPE_CHECKING:
     from topowise_scheduler.ledger.ledger import Ledger
@@ -84,26 +84,26 @@ TEXTS: Final[Mapping[int, str]] = {
 """By the number of the refusal, with "" for a node that is not refused (0)."""
 
 
-def text(refusal: Refusal | None) -> str:
+def text(reason: Reason | None) -> str:
     """Returns the text in answers, "" for a node that is not refused."""
-    return TEXTS[refusal or 0]
+    return reason if isinstance(reason, str) else TEXTS[reason or 0]
 
 
-def bare(reason: Refusal | str) -> str:
+def bare(reason: Reason) -> str:
     """Returns the text without the prefix; a reason that is a text stays."""
     return TEXTS[reason].removeprefix(PREFIX) if isinstance(reason, Refusal) else reason
 
 
-def unschedulable(reasons: Mapping[Refusal | str, int]) -> str:
+def unschedulable(reasons: Mapping[Reason, int]) -> str:
     """ "0/3 nodes: 2 Insufficient cpu, 1 ...", as kube-scheduler writes it, from the number of nodes by reason."""
     by_text: Counter[str] = Counter()
     for reason, count in reasons.items():
-        by_text[TEXTS[reason] if isinstance(reason, Refusal) else reason] += count
+        by_text[text(reason)] += count
     parts = [f"{count} {words}" for words, count in most_frequent_first(by_text)]
     return f"0/{by_text.total()} nodes: {', '.join(parts)}"
 
 
-def not_together(refused: Mapping[Refusal | str, int], refusing: str) -> str:
+def not_together(refused: Mapping[Reason, int], refusing: str) -> str:
     """Returns why not all pods of a group have a place (GroupPlacement), "" if they have."""
     if not refusing:
         return unschedulable(refused) if refused else ""
@@ -122,7 +122,7 @@ def at_bind(refusal: Refusal, ledger: Ledger, uid: str, node: str) -> str:
     return _own_reason(refusal)
 
 
-def _own_reason(refusal: Refusal | str) -> str:
+def _own_reason(refusal: Reason) -> str:
     """Returns the kubelet's reason, or else the text."""
     if isinstance(refusal, Refusal):
         return _REASONS.get(refusal) or TEXTS[refusal]

@@ -7,31 +7,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Final, Literal
+from collections.abc import Generator, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.explanation import NodeExplanation, nearness
-from topowise_scheduler.explain.next_step import Nearest, latest_report, next_step
+from topowise_scheduler.explain.next_step import Cause, Nearest, NextStep, next_step
 from topowise_scheduler.explain.node_verdicts import NodeVerdict
-from topowise_scheduler.explain.text import first_of, most_frequent_first
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.verdicts import refusals
-from topowise_scheduler.verdicts.refusals import PREFIX, Refusal
+from topowise_scheduler.verdicts.refusals import Reason, Refusal
 
-Cause = Literal["alignment", "resources", "excluded", "unconfirmed", "never", "not examined", "retry"]
-CAUSES: Final[Mapping[Cause, str]] = {
-    "alignment": "a node would take the pod if its free resources were on one NUMA node",
-    "resources": "the free resources of each node are too few in sum",
-    "excluded": "each node that could take the pod is cordoned, tainted or not selected",
-    "unconfirmed": "a node will take the pod after its next report",
-    "never": "no node could take the pod even if it were empty",
-    "not examined": "a node takes the pod, whose further requirements topowise does not check",
-    "retry": "a node takes the pod now, and kube-scheduler has not retried it yet",
-}
 # Nodes that are explained, a quarter of a millisecond each.
 _MOST_EXPLAINED: Final = 16
 _EXAMPLES: Final = 3
@@ -49,21 +38,19 @@ class WaitingPod(msgspec.Struct, frozen=True, rename="camel"):
     nodes that take the pod under "". `nearest` is "" if no node can ever take the pod; `numa` is None unless the pod
     lacks something on that NUMA node. `in_the_way` are the pods ("namespace/name") with allocations there, pods of
     lower priority first; `lower_priority` is their number. `unexamined` are requirements that are not checked.
-    `within` is the end of `next_step` that changes with time.
     """
 
     cause: Cause
-    next_step: str
+    step: NextStep
     counts: dict[str, int]
-    reasons: dict[str, int]
-    examples: dict[str, tuple[str, ...]]
+    reasons: dict[Reason, int]
+    examples: dict[Reason, tuple[str, ...]]
     nearest: str = ""
     numa: int | None = None
     lack: str = ""
     in_the_way: tuple[str, ...] = ()
     lower_priority: int = 0
     unexamined: tuple[str, ...] = ()
-    within: str = ""
 
     @property
     def fits(self) -> int:
@@ -73,37 +60,16 @@ class WaitingPod(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def lacks_only_alignment(self) -> bool:
         """Whether a node has enough in sum, and no node aligns the pod: autoscalers see no reason to add a node."""
-        is_too_wide = self.cause == "never" and any(reason.startswith(PREFIX) for reason in self.reasons)
+        refused = [reason for reason in self.reasons if isinstance(reason, Refusal)]
+        is_too_wide = self.cause == "never" and any(reason is not Refusal.UNREADABLE for reason in refused)
         return self.cause == "alignment" or is_too_wide
 
     @property
-    def step_of_refused(self) -> str:
-        """The next step, "" for a pod that a node takes now."""
-        return "" if self.fits else self.next_step
-
-    @property
-    def text(self) -> str:
-        """Some sentences for people."""
-        parts = []
-        if self.nearest:
-            parts.append(f"{self.nearest} comes nearest: {self.lack}.")
-        if self.in_the_way:
-            lower = f" ({self.lower_priority} of lower priority)" if self.lower_priority else ""
-            parts.append(f"In the way: {first_of(self.in_the_way)}{lower}.")
-        parts.append(f"Next step: {self.next_step}.")
-        return " ".join(parts)
-
-    @property
-    def topic(self) -> str:
-        """`text` without what time alone changes."""
-        return self.text.replace(self.within, "")
-
-    @property
-    def summary(self) -> str:
-        """The refusing nodes by reason: "2x no room that the kubelet could align; 1x Insufficient cpu"."""
-        return "; ".join(
-            f"{count}x {reason.removeprefix(PREFIX)}" for reason, count in most_frequent_first(self.reasons)
-        )
+    def topic(self) -> tuple[object, ...]:
+        """What a message about the pod says first, without what time alone changes."""
+        step = msgspec.structs.replace(self.step, ends_in_s=None)
+        in_the_way = self.in_the_way[:_EXAMPLES], len(self.in_the_way)
+        return self.nearest, self.lack, in_the_way, self.lower_priority, step
 
 
 def waiting_pod(view: ClusterView, record: PodRecord) -> WaitingPod:
@@ -127,7 +93,7 @@ def looking(view: ClusterView, record: PodRecord) -> Iterator[WaitingPod | None]
         if not len(verdicts) % _STEP:
             yield None
     pod = yield from _look(view, record, verdicts)
-    view.waiting.put(key, (stamp, now + _KEPT_S if pod.within else math.inf, pod))
+    view.waiting.put(key, (stamp, math.inf if pod.step.ends_in_s is None else now + _KEPT_S, pod))
     yield pod
 
 
@@ -136,16 +102,15 @@ def _look(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict])
     nearest = yield from _nearest(view, record, candidates)
     unexamined = () if record.constraints is None else record.constraints.unexamined
     cause = _cause(verdicts, nearest, unexamined)
-    examples: dict[str, list[str]] = {}
+    examples: dict[Reason, list[str]] = {}
     for node in verdicts:
-        names = examples.setdefault(node.reason, [])
+        names = examples.setdefault(node.reason or "", [])
         if len(names) < _EXAMPLES:
             names.append(node.name)
     step = yield from next_step(view, record, cause, verdicts, nearest)
-    within = latest_report(view, record, nearest) if cause == "unconfirmed" and nearest is not None else ""
     return WaitingPod(
         cause=cause,
-        next_step=step + within,
+        step=step,
         counts=dict(Counter(node.verdict for node in verdicts)),
         reasons=dict(Counter(node.reason for node in verdicts if node.reason)),
         examples={reason: tuple(names) for reason, names in examples.items()},
@@ -155,7 +120,6 @@ def _look(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict])
         in_the_way=() if nearest is None else tuple(f"{pod.namespace}/{pod.name}" for pod in nearest.in_the_way),
         lower_priority=0 if nearest is None else sum(pod.priority < record.priority for pod in nearest.in_the_way),
         unexamined=unexamined,
-        within=within,
     )
 
 

@@ -104,6 +104,7 @@ def _lacks(node: NodeExplanation) -> tuple[bool, float]:
 def _list(options: argparse.Namespace, console: Console) -> Output:
     """The waiting pods, the oldest first, with cause and next step."""
     from topowise_scheduler.explain.waiting import waiting_pod
+    from topowise_scheduler.explain.waiting_texts import next_step
     from topowise_scheduler.kubectl import cluster
 
     known, workloads, notes = cluster.open_with_manifests(options, top_score=10)
@@ -111,7 +112,7 @@ def _list(options: argparse.Namespace, console: Console) -> Output:
     for workload in workloads:
         pod, metadata = waiting_pod(known.view, known.view.record(workload.pod)), workload.pod.metadata
         name = f"{metadata.namespace}/{metadata.name}" if options.all_namespaces else metadata.name
-        rows.append([name, age(metadata.creationTimestamp or "", known.now), pod.cause, pod.next_step])
+        rows.append([name, age(metadata.creationTimestamp or "", known.now), pod.cause, next_step(pod.step)])
     table = columns(["POD", "AGE", "CAUSE", "NEXT STEP"], rows, width=console.width) if rows else []
     return Output(table, 0, [*notes, *manifests.not_looked_at(workloads)])
 
@@ -134,6 +135,7 @@ def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str
 
 def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:
     from topowise_scheduler.explain.waiting import waiting_pod
+    from topowise_scheduler.explain.waiting_texts import step_of_refused
     from topowise_scheduler.kubectl import cluster
     from topowise_scheduler.kubectl.doctor import restarts
 
@@ -162,7 +164,7 @@ def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[s
             pod,
             known.view.explanations(pod, nodes, with_hints=options.hints),
             note,
-            waiting_pod(known.view, known.view.record(pod)).step_of_refused,
+            step_of_refused(waiting_pod(known.view, known.view.record(pod))),
         )
         for pod, note in pods
     ], notes

@@ -13,6 +13,7 @@ from topowise_scheduler.explain.capacity import Room
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.text import plural
 from topowise_scheduler.explain.waiting import waiting_pod
+from topowise_scheduler.explain.waiting_texts import next_step
 from topowise_scheduler.kubectl import cluster, json_output, reasons, selection
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl.console import Console, Output
@@ -35,7 +36,10 @@ def run(options: argparse.Namespace, console: Console) -> Output:
         documents.append(_document(workload, rooms, total))
         text = _text(workload, rooms, total, console, options)
         if not total:
-            text += ["", f"Next step: {waiting_pod(known.view, known.view.record(workload.numbered(0))).next_step}"]
+            text += [
+                "",
+                f"Next step: {next_step(waiting_pod(known.view, known.view.record(workload.numbered(0))).step)}",
+            ]
         texts.append(text)
     body = json_output.printed(
         options.output,

@@ -16,7 +16,8 @@ import msgspec
 from topowise.runtime import clock
 from topowise.runtime.event_loop import sliced
 from topowise_scheduler.explain.cluster_view import ClusterView
-from topowise_scheduler.explain.waiting import CAUSES, Cause, looking
+from topowise_scheduler.explain.next_step import CAUSES, Cause
+from topowise_scheduler.explain.waiting import looking
 from topowise_scheduler.ledger.holes import Holes
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.pods.records import PodRecord

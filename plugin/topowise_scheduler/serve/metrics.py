@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from topowise import __version__
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.refusal_texts import TEXTS
-from topowise_scheduler.explain.waiting import CAUSES
+from topowise_scheduler.explain.waiting_texts import CAUSE_TEXTS
 from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
 from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.gates import unconfirmed
@@ -87,7 +87,11 @@ class Counts(Collector):
             "verdicts",
             'Verdicts on nodes by refusal text; "fits" for no refusal.',
             "reason",
-            {TEXTS[number] or "fits": times for number, times in self._answers.verdict_counts.items() if times},
+            {
+                TEXTS[number] or "fits": times
+                for number, times in enumerate(self._answers.verdict_counts.tolist())
+                if times
+            },
         )
         yield _counter(
             "predictions",
@@ -252,7 +256,7 @@ class _Shortages(Collector):
             ["resource", "size"],
             [([resource, str(size)], count) for resource, by_size in pieces for size, count in by_size.items()],
         )
-        causes = "; ".join(f'"{cause}": {words}' for cause, words in CAUSES.items())
+        causes = "; ".join(f'"{cause}": {words}' for cause, words in CAUSE_TEXTS.items())
         yield _gauges(
             "waiting_pods_by_cause",
             f"Pending pods for which kube-scheduler found no node. {causes}.",

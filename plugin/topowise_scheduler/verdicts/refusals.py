@@ -8,7 +8,7 @@ s). So a refusal has no amounts, and `explain` shows what is missing.
 from __future__ import annotations
 
 from enum import IntEnum, auto
-from typing import Final
+from typing import Final, TypeAlias
 
 PREFIX: Final = "NUMA: "
 """Each text in an answer to kube-scheduler begins with it, which identifies our waiting pods after a restart."""
@@ -73,6 +73,21 @@ class Refusal(IntEnum):
     UNREADABLE = auto()
 
 
+Reason: TypeAlias = Refusal | str
+"""A refusal of this service, or kube-scheduler's own words (Objection)."""
+
+TEMPORARY: Final = frozenset(
+    (
+        Refusal.NEW_NODE,
+        Refusal.UNCONFIRMED,
+        Refusal.EXPORTER_DOWN,
+        Refusal.QUARANTINED,
+        Refusal.RESERVED_ELSEWHERE,
+        Refusal.PODS_NOT_LOCATED,
+        Refusal.CLAIMS_MISPREDICTED,
+    )
+)
+"""Refusals that time or the next report of the node ends, and no eviction."""
 OF_STEERING: Final = frozenset(
     (
         Refusal.TOO_FEW_MARKERS,

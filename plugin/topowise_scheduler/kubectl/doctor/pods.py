@@ -15,7 +15,6 @@ from topowise_scheduler.options.device_affinity import observed
 from topowise_scheduler.report import Report
 
 _LATELY_S: Final = 24 * 3600.0
-_REFUSALS: Final = KUBELET_REFUSALS | {"OutOfcpu", "OutOfmemory", "OutOfpods"}
 
 
 def check(
@@ -31,7 +30,8 @@ def check(
 
 def _waiting(there: Objects, now: float) -> Iterator[Finding]:
     # Imported on demand: the model needs numpy, and the other checks do not.
-    from topowise_scheduler.explain.waiting import CAUSES, waiting_pod
+    from topowise_scheduler.explain.waiting import waiting_pod
+    from topowise_scheduler.explain.waiting_texts import CAUSE_TEXTS, next_step, summary
     from topowise_scheduler.kubectl.cluster import Cluster
 
     view = Cluster(there, now).view
@@ -41,9 +41,9 @@ def _waiting(there: Objects, now: float) -> Iterator[Finding]:
             yield Finding(
                 "pods", "note" if pod.fits or pod.cause == "unconfirmed" else "warning", "pod",
                 (f"{record.namespace}/{record.name}",),
-                f"waits, cause {pod.cause}: {CAUSES[pod.cause]}",
-                pod.summary or f"{plural(pod.fits, 'node')} would take the pod",
-                pod.next_step,
+                f"waits, cause {pod.cause}: {CAUSE_TEXTS[pod.cause]}",
+                summary(pod) or f"{plural(pod.fits, 'node')} would take the pod",
+                next_step(pod.step),
             )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def _refused(all_pods: Sequence[pods.Pod], now: float) -> Iterator[Finding]:
 
 
 def _is_refusal(reason: str) -> bool:
-    return reason in _REFUSALS or reason.startswith("OutOf")
+    return reason in KUBELET_REFUSALS or reason.startswith("OutOf")
 
 
 def _odd(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:

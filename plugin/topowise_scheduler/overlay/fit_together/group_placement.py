@@ -25,12 +25,10 @@ from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.claims.objects import DeviceRequestAllocationResult
 from topowise_scheduler.verdicts.engine import Outcome
 from topowise_scheduler.verdicts.kube_scheduler import RESOURCE_CLAIMS, Pod, lacks_devices, unexamined
-from topowise_scheduler.verdicts.refusals import Refusal
+from topowise_scheduler.verdicts.refusals import Reason, Refusal
 
 MOST_PODS: Final = 1024
 """The most pods of a request; each new template costs milliseconds in a large cluster."""
-Reason: TypeAlias = Refusal | str
-"""A refusal of this service, or kube-scheduler's own words."""
 Devices: TypeAlias = Sequence[DeviceRequestAllocationResult]
 _encode = msgspec.json.Encoder(order="deterministic").encode
 

@@ -12,7 +12,7 @@ import msgspec
 
 from topowise_scheduler.overlay.plan.fleet import Fleet, Kind
 from topowise_scheduler.overlay.plan.values import Arrival, Waits, Workload, WorkloadResult
-from topowise_scheduler.verdicts.refusals import Refusal
+from topowise_scheduler.verdicts.refusals import Reason
 
 MOST_PODS: Final = 1_000_000
 """Pods that a plan places at most, so that a workload without requests ends."""
@@ -61,7 +61,7 @@ def place_all(fleet: Fleet, workloads: Sequence[Workload], control: Control = go
         if not is_complete:
             break
     # Pods of a kind have the same reasons, and each of them is of all nodes.
-    reasons: dict[int, dict[Refusal | str, int]] = {}
+    reasons: dict[int, dict[Reason, int]] = {}
     for workload, kind, count in zip(workloads, kinds, counts, strict=True):
         if count != workload.count and not workload.is_on_every_node and id(kind) not in reasons:
             reasons[id(kind)] = fleet.why(kind)

@@ -24,7 +24,7 @@ from topowise_scheduler.overlay.plan.values import KUBE_SCHEDULER, PlanError
 from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger
 from topowise_scheduler.verdicts import kube_scheduler, strategy_names
 from topowise_scheduler.verdicts.kube_scheduler import Pod
-from topowise_scheduler.verdicts.refusals import Refusal
+from topowise_scheduler.verdicts.refusals import Reason
 from topowise_scheduler.verdicts.strategies import scale
 
 # kube-scheduler multiplies an extender's score (0 to 10) with the extender's weight and with 100 / 10.
@@ -150,16 +150,16 @@ class Fleet:
                 fits[at] = self.ledger.answers.verdicts(self._question(kind, at)).outcomes == FITS
         return fits
 
-    def why(self, kind: Kind) -> dict[Refusal | str, int]:
+    def why(self, kind: Kind) -> dict[Reason, int]:
         """Returns the refusals of the pod, or kube-scheduler's own words, with the number of their nodes."""
         if kind.needs is None or kind.record.is_too_large:
             return {str(kind.record.problem): len(self.names)}
         verdicts = self.ledger.answers.verdicts(self._question(kind, self._all))
-        reasons: Counter[Refusal | str] = Counter()
+        reasons: Counter[Reason] = Counter()
         for at, node in enumerate(self.nodes):
             words = kind.exclusions[at]
             short = None if words or node is None else kube_scheduler.short(node, kind.needs, self.sums.used(at))
-            reason: Refusal | str | None = (words if short is None else short.words) or verdicts.refusal(at)
+            reason: Reason | None = (words if short is None else short.words) or verdicts.refusal(at)
             if reason:
                 reasons[reason] += 1
         return dict(reasons.most_common())

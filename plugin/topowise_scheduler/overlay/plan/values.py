@@ -20,7 +20,7 @@ from topowise_scheduler.ledger.budgets import Budget
 from topowise_scheduler.report import Report
 from topowise_scheduler.report.restart_forecast import NodeRestart
 from topowise_scheduler.verdicts.kube_scheduler import NodeObject, Pod
-from topowise_scheduler.verdicts.refusals import Refusal
+from topowise_scheduler.verdicts.refusals import Reason
 
 KUBE_SCHEDULER: Final = "kube-scheduler"
 """The scheduler of a scenario without topowise: the sums of kube-scheduler choose the node, and the kubelet decides."""
@@ -168,7 +168,7 @@ class WorkloadResult(msgspec.Struct, frozen=True):
     name: str
     asked: int | None
     placed: int
-    why: Mapping[Refusal | str, int] = {}
+    why: Mapping[Reason, int] = {}
 
     @property
     def refused(self) -> int:

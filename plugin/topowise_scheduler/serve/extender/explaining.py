@@ -16,6 +16,7 @@ from topowise.text import escaped_json_bytes
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.explanation import NodeExplanation
 from topowise_scheduler.explain.waiting import looking
+from topowise_scheduler.explain.waiting_texts import step_of_refused
 from topowise_scheduler.serve.extender.replies import BadRequestError, NotReady, Query, Reply, check_ready
 from topowise_scheduler.verdicts import kube_scheduler
 
@@ -47,7 +48,7 @@ class Explainer:
         if shown == "nodes":
             return Reply(listed)
         waiting = (await collected(looking(self._view, self._view.record(pod))))[0]
-        text = {"cause": waiting.cause, "nextStep": waiting.step_of_refused}
+        text = {"cause": waiting.cause, "nextStep": step_of_refused(waiting)}
         return Reply(escaped_json_bytes(_encode(text))[:-1] + b',"nodes":' + listed + b"}")
 
     async def explanations(self, pod: str, nodes: Sequence[str]) -> list[NodeExplanation]:

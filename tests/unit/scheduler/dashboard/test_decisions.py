@@ -19,6 +19,7 @@ from topowise_scheduler.report.predicted_annotation import ANNOTATION
 from topowise_scheduler.serve.extender.binding import Binder
 from topowise_scheduler.serve.extender.replies import Reply
 from topowise_scheduler.verdicts.engine import Outcome
+from topowise_scheduler.verdicts.refusals import Refusal
 
 
 class Watched:
@@ -58,8 +59,8 @@ def test_a_pod_from_filter_to_bind(watched: Watched) -> None:
         2,
         "fits",
     )
-    assert decision.reasons == {refusals.NOT_NOW: 1}
-    assert decision.examples == {refusals.NOT_NOW: ["n2"], "": ["n1", "n3"]}
+    assert decision.reasons == {Refusal.NOT_NOW: 1}
+    assert decision.examples == {Refusal.NOT_NOW: ["n2"], "": ["n1", "n3"]}
     watched.ask("prioritize", pod("a", "4"), "n1", "n3")
     assert (decision.expected, decision.outcome, decision.filter_ms, decision.score_ms) == ("n1", "reserved", 1.5, 1.5)
     watched.bind("a", "n1")
@@ -77,19 +78,19 @@ def test_a_refused_bind_and_a_pod_that_fits_nowhere(watched: Watched) -> None:
     watched.bind("a", "n1", "kubelet of n1 would refuse the pod now: x")
     assert watched.last.outcome == "bind refused"
     watched.ask("filter", pod("b", "9"))
-    assert (watched.last.outcome, watched.last.reasons) == ("no room", {refusals.NEVER: 2})
+    assert (watched.last.outcome, watched.last.reasons) == ("no room", {Refusal.NEVER: 2})
 
 
 def test_the_most_frequent_of_many_reasons_are_kept(watched: Watched) -> None:
-    """Texts are numbered in order of appearance in the process, so the latest text may be the most frequent."""
-    texts = ["", *(f"NUMA: reason {number}" for number in range(20))]
-    words = np.array([*range(1, len(texts)), *[len(texts) - 1] * 5], np.int16)
-    names = [f"n{number}" for number in range(len(words))]
+    """A refusal with a high number may be the most frequent."""
+    kinds = list(Refusal)[:20]
+    numbers = np.array([*kinds, *[kinds[-1]] * 5], np.int8)
+    names = [f"n{number}" for number in range(len(numbers))]
     question = watched.service.question(pod("a", "4"), *names)
-    refused = np.full(len(words), int(Outcome.UNSCHEDULABLE), np.int8)
-    watched.decisions.filtered(question, Verdicts(refused, words, texts, 0), 0.001)
-    assert next(iter(watched.last.reasons.items())) == ("NUMA: reason 19", 6)
-    assert watched.last.examples["NUMA: reason 19"] == ["n19", "n20", "n21"]
+    refused = np.full(len(numbers), int(Outcome.UNSCHEDULABLE), np.int8)
+    watched.decisions.filtered(question, Verdicts(refused, numbers, 0), 0.001)
+    assert next(iter(watched.last.reasons.items())) == (kinds[-1], 6)
+    assert watched.last.examples[kinds[-1]] == ["n19", "n20", "n21"]
 
 
 def test_a_second_attempt_is_another_decision(watched: Watched) -> None:

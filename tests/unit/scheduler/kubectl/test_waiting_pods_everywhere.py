@@ -24,6 +24,7 @@ from topowise_scheduler.dashboard import Decisions
 from topowise_scheduler.dashboard.cluster_state import Reader
 from topowise_scheduler.dashboard.pod_details import PodReader
 from topowise_scheduler.explain.waiting import WaitingPod, waiting_pod
+from topowise_scheduler.explain.waiting_texts import next_step, text
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.shortage import Waits
@@ -402,7 +403,7 @@ def test_a_waiting_pod_has_the_same_answer_everywhere(title: str) -> None:
     takes = {name for name, verdict in expected.items() if verdict in ("fits", "not reported")}
     assert {node.node: node.verdict for node in service.view.explanations(candidate, names)} == expected
     assert re.fullmatch(case.cause, seen.cause), seen
-    assert re.search(case.step, seen.next_step), seen
+    assert re.search(case.step, next_step(seen.step)), seen
     assert seen.fits == len(takes)
     # kube-scheduler sends the nodes that pass its own filters.
     sent = [name for name, refusal in service.view.against(candidate, names).items() if refusal is None]
@@ -441,7 +442,7 @@ def assert_shown_by_the_service(service: Service, record: PodRecord, seen: Waiti
     service.clock.now += 20
     (due,) = announcer.due().values()
     asyncio.run(announcer.post(due))
-    assert api.notes == ([] if seen.fits else [seen.text])
+    assert api.notes == ([] if seen.fits else [text(seen)])
 
 
 @pytest.mark.parametrize("title", [title for title, case in CASES.items() if not case.event])
@@ -451,7 +452,7 @@ def test_kubectl_says_the_same(title: str, ask: Ask, saved: Save) -> None:
     reports = [written(node.topology(), node.name, 200, "topowise-exporter") for node in case.nodes if node.is_reported]
     running = [document for node in case.nodes for document in node.all_pods()]
     file = saved(*reports, *(node.object() for node in case.nodes), *running, case.pod)
-    step = " ".join(seen.next_step.split())
+    step = " ".join(next_step(seen.step).split())
     listed = ask("explain", "--nodes-file", file, width=4000).text.splitlines()[1]
     assert re.split(r"\s{3,}", listed)[2:] == [seen.cause, step]
     explained = ask("explain", W, "--nodes-file", file, width=4000)
@@ -460,14 +461,14 @@ def test_kubectl_says_the_same(title: str, ask: Ask, saved: Save) -> None:
     fits = ask("fits", f"pod/{W}", "--nodes-file", file, width=4000)
     simulated = ask("simulate", f"pod/{W}", "--nodes-file", file, width=4000)
     assert (fits.status, simulated.status) == ((0, 0) if seen.fits else (1, 1))
-    for text in (explained.text, fits.text, simulated.text):
-        assert (f"Next step: {step}" in text) == (not seen.fits)
+    for shown in (explained.text, fits.text, simulated.text):
+        assert (f"Next step: {step}" in shown) == (not seen.fits)
     (finding,) = (
         finding
         for finding in json.loads(ask("doctor", "-f", file, "-o", "json").text)
         if finding["names"] == [f"default/{W}"] and "cause" in finding["value"]
     )
-    assert finding["mend"] == seen.next_step
+    assert finding["mend"] == next_step(seen.step)
     assert f"cause {seen.cause}" in finding["value"]
 
 
@@ -477,7 +478,7 @@ def test_the_next_step_is_true(title: str) -> None:
     case = CASES[title]
     live = Live(case)
     seen = live.now()
-    step = seen.next_step
+    step = next_step(seen.step)
     if seen.fits or seen.cause == "never" or step.startswith("add a node"):
         return
     if uncordoned := re.match(r"uncordon (\S+)$", step):
@@ -527,7 +528,7 @@ def test_a_pod_with_an_unreadable_annotation_waits_until_it_is_corrected() -> No
     live = Live(CASES["free"]._replace(pod=w(amounts("2"), annotations={"topowise.io/numa-policy": "strict"})))
     seen = live.now()
     assert (seen.cause, seen.fits) == ("never", 0)
-    assert seen.next_step.startswith("correct the pod: annotation topowise.io/numa-policy 'strict'")
+    assert next_step(seen.step).startswith("correct the pod: annotation topowise.io/numa-policy 'strict'")
 
 
 def test_the_remaining_time_of_a_new_node_decreases_and_posts_no_further_event() -> None:
@@ -536,5 +537,5 @@ def test_the_remaining_time_of_a_new_node_decreases_and_posts_no_further_event()
     first = live.now()
     service.clock.now += 61
     later = live.now()
-    assert later.next_step == "wait: n1 has not reported yet (expected within 40s)"
+    assert next_step(later.step) == "wait: n1 has not reported yet (expected within 40s)"
     assert later.topic == first.topic

@@ -1,0 +1,111 @@
+"""The words about a pod that waits: its cause, the pods in the way, and the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from topowise_scheduler.explain.next_step import Cause, NextStep, Way
+from topowise_scheduler.explain.refusal_texts import bare
+from topowise_scheduler.explain.text import first_of, most_frequent_first, plural, rounded_up, with_unit
+from topowise_scheduler.explain.waiting import WaitingPod
+from topowise_scheduler.options.device_affinity import ANNOTATION
+from topowise_scheduler.verdicts import kube_scheduler
+from topowise_scheduler.verdicts.refusals import Reason
+
+CAUSE_TEXTS: Final[Mapping[Cause, str]] = {
+    "alignment": "a node would take the pod if its free resources were on one NUMA node",
+    "resources": "the free resources of each node are too few in sum",
+    "excluded": "each node that could take the pod is cordoned, tainted or not selected",
+    "unconfirmed": "a node will take the pod after its next report",
+    "never": "no node could take the pod even if it were empty",
+    "not examined": "a node takes the pod, whose further requirements topowise does not check",
+    "retry": "a node takes the pod now, and kube-scheduler has not retried it yet",
+}
+_NEVER: Final = "no node can ever take it"
+_STEPS: Final[Mapping[Way, str]] = {
+    Way.USE_SEVERAL_PODS: "use several pods: expected {detail}",
+    Way.CORRECT_POD: "correct the pod: {detail}",
+    Way.ADD_FIRST_NODE: "add a node: no node is known",
+    Way.SEE_EVENTS: "see the events of the pod: topowise does not check its {detail}",
+    Way.RETRY: "kube-scheduler retries by itself: the pod fits on {names}",
+    Way.RETRY_UNREPORTED: "kube-scheduler retries by itself: {names} has no report, which topowise does not refuse",
+    Way.NEVER: _NEVER,
+    Way.NEVER_ON_NODE: f"{_NEVER}: on {{names}} {{reason}}",
+    Way.NEVER_IN_SUM: f"{_NEVER}: it asks for {{resource}} {{amount}}, the largest node has {{largest}}",
+    Way.NEVER_HAD: f"{_NEVER}: it asks for {{resource}} {{amount}}, no node has it",
+    Way.NEVER_ALIGNED: f"{_NEVER}: {{resource}} {{amount}} on one NUMA node, the largest has {{largest}}",
+    Way.FIRST_REPORT: "wait: {names} has not reported yet",
+    Way.REPORT: "wait: {names}: {reason}{because}",
+    Way.REPAIR_EXPORTER: "repair the exporter on {names}: no exporter is Ready on the node and its report lacks pods",
+    Way.EVICT: "evicting {pods} would make room on {names}",
+    Way.OPEN_NODE: "{changes}",
+    Way.OPEN_NODE_AND_MAKE_ROOM: "{changes}, and make room there: {reason}",
+    Way.CREATE_NODE: "create the Node object of {names}",
+    Way.PREFER_DEVICES: f"{ANNOTATION} with prefer instead of require would fit on {{names}}",
+    Way.ASK_FOR_LESS: "{amount} less would fit on {names}",
+    Way.WAIT_FOR_PODS: "wait until {pods} on {names} {end}, or add a node",
+    Way.NO_SINGLE_CHANGE: "add a node, or ask for less: {names} comes nearest, and no single change makes room there",
+}
+_CHANGES: Final = {
+    "uncordon": "uncordon {node}",
+    "repair": "repair {node}: it is not ready",
+    "taint": "remove the taint {taint} from {node}, or tolerate it",
+    "select": "change what the pod requires of nodes so that it selects {node}",
+}
+_MOST_NAMED: Final = 4
+_MIB: Final = 1 << 20
+
+
+def next_step(step: NextStep) -> str:
+    """Returns a line."""
+    line = _STEPS[step.way].format(
+        detail=", ".join(step.details),
+        because=f" ({', '.join(step.details)})" if step.details else "",
+        names=", ".join(step.nodes) + (f" and {step.more_nodes} more" if step.more_nodes else ""),
+        pods=first_of(step.pods, _MOST_NAMED),
+        end="end" if len(step.pods) > 1 else "ends",
+        reason=bare(step.reason),
+        resource=step.resource,
+        amount=_amount(step, step.amount),
+        largest=_amount(step, step.largest),
+        changes=" and ".join(
+            [_CHANGES[change.kind].format(node=change.node, taint=change.taint) for change in step.changes]
+        ),
+    )
+    return line if step.ends_in_s is None else f"{line} (expected within {rounded_up(step.ends_in_s)})"
+
+
+def step_of_refused(pod: WaitingPod) -> str:
+    """Returns the next step, "" for a pod that a node takes now."""
+    return "" if pod.fits else next_step(pod.step)
+
+
+def _amount(step: NextStep, amount: int) -> str:
+    if step.way is Way.ASK_FOR_LESS:
+        if step.resource == "cpu":
+            return plural(amount, "CPU")
+        return f"{step.resource} {amount if '/' in step.resource else f'{amount // _MIB}Mi'}"
+    return (with_unit if step.way is Way.NEVER_ALIGNED else kube_scheduler.to_text)(step.resource, amount)
+
+
+def text(pod: WaitingPod) -> str:
+    """Returns some sentences."""
+    parts = []
+    if pod.nearest:
+        parts.append(f"{pod.nearest} comes nearest: {pod.lack}.")
+    if pod.in_the_way:
+        lower = f" ({pod.lower_priority} of lower priority)" if pod.lower_priority else ""
+        parts.append(f"In the way: {first_of(pod.in_the_way)}{lower}.")
+    parts.append(f"Next step: {next_step(pod.step)}.")
+    return " ".join(parts)
+
+
+def by_reason(reasons: Mapping[Reason, int]) -> list[tuple[str, int]]:
+    """Returns the number of nodes by the text of the reason, in descending order."""
+    return most_frequent_first({bare(reason): count for reason, count in reasons.items()})
+
+
+def summary(pod: WaitingPod) -> str:
+    """Returns the refusing nodes by reason: "2x no room that the kubelet could align; 1x Insufficient cpu"."""
+    return "; ".join(f"{count}x {reason}" for reason, count in by_reason(pod.reasons))
