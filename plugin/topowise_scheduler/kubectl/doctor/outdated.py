@@ -1,4 +1,4 @@
-"""Which reports are outdated, by the causes of the service (cluster/gates/unconfirmed.py), without the model."""
+"""Which reports are outdated, by the causes of the service (ledger/gates/unconfirmed.py), without the model."""
 
 from __future__ import annotations
 
