@@ -12,6 +12,9 @@ from kubernetes import aio
 from sandbox.apiserver.client import NRT, PODS, Client, nrt, pod
 from sandbox.apiserver.errors import Json
 
+# The product only reads kubeconfigs with it; its models alone take 1.4 s of CPU to import.
+pytestmark = pytest.mark.nightly
+
 GROUP = ("topology.node.k8s.io", "v1alpha2", "noderesourcetopologies")
 
 
