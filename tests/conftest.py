@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,17 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
     if item.get_closest_marker("own_time") and not item.get_closest_marker("real_time"):
         return {"own": simulated_time.Loop}
     return {"real": asyncio.new_event_loop}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Looks for no garbage among the modules and tests, which live as long as the process: neither now nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

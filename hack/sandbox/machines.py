@@ -9,6 +9,7 @@ Documentation/ABI/stable/sysfs-devices-node, Documentation/ABI/testing/sysfs-bus
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
@@ -219,10 +220,15 @@ class _Writer:
         self.root = root
         self.width = width
         """Bits of a CPU mask: the number of possible CPUs."""
-        self.folders: set[Path] = set()
+        self.folders: set[str] = set()
 
     def file(self, path: str, content: object) -> None:
-        self._parent(path).write_text(f"{content}\n", encoding="ascii")
+        # A tree has hundreds of files, and many a test its own: a stream and a path for each cost more than the file.
+        descriptor = os.open(self._parent(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            os.write(descriptor, f"{content}\n".encode("ascii"))
+        finally:
+            os.close(descriptor)
 
     def cpus(self, list_path: str, mask_path: str, members: Iterable[int]) -> None:
         chosen = sorted(members)
@@ -230,17 +236,18 @@ class _Writer:
         self.file(mask_path, _mask(chosen, self.width))
 
     def link(self, path: str, target: str) -> None:
-        self._parent(path).symlink_to("../" * path.count("/") + target)
+        Path(self._parent(path)).symlink_to("../" * path.count("/") + target)
 
     def folder(self, path: str) -> None:
         (self.root / path).mkdir(parents=True, exist_ok=True)
 
-    def _parent(self, path: str) -> Path:
-        where = self.root / path
-        if where.parent not in self.folders:
-            where.parent.mkdir(parents=True, exist_ok=True)
-            self.folders.add(where.parent)
-        return where
+    def _parent(self, path: str) -> str:
+        """Makes the folder of a file; returns where the file is."""
+        folder = path.rpartition("/")[0]
+        if folder not in self.folders:
+            self.folder(folder)
+            self.folders.add(folder)
+        return f"{self.root}/{path}"
 
 
 def _mask(members: Iterable[int], width: int) -> str:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
 from math import inf
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import uvloop
@@ -273,18 +272,28 @@ class _SharingPolicy(asyncio.DefaultEventLoopPolicy):
 
 def _anything_runs() -> bool:
     """Returns whether another thread of this process or of its descendants runs, or waits for a CPU or a disk."""
+    # Called at every wait of a test: plain strings, as paths cost more than the reads.
     own = (os.getpid(), threading.get_native_id())
     processes = [os.getpid()]
     for process in processes:
+        folder = f"/proc/{process}/task"
         with contextlib.suppress(OSError):
-            for folder in Path(f"/proc/{process}/task").iterdir():
+            for thread in os.scandir(folder):
                 with contextlib.suppress(OSError):
-                    if (process, int(folder.name)) != own and _state(folder) in "RD":
+                    if (process, int(thread.name)) != own and _state(f"{thread.path}/stat") in b"RD":
                         return True
-                    processes.extend(map(int, Path(folder, "children").read_bytes().split()))
+                    processes.extend(map(int, _read(f"{thread.path}/children").split()))
     return False
 
 
-def _state(folder: Path) -> str:
+def _state(file: str) -> bytes:
     """Returns the state of a thread, as in ps; the name before it may have spaces and brackets."""
-    return Path(folder, "stat").read_text().rpartition(")")[2].split(maxsplit=1)[0]
+    return _read(file).rpartition(b")")[2].split(maxsplit=1)[0]
+
+
+def _read(file: str) -> bytes:
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 1 << 16)
+    finally:
+        os.close(descriptor)

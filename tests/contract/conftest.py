@@ -1,4 +1,4 @@
-"""A fixture with two servers: every contract test runs against the embedded API server and a real kube-apiserver.
+"""A fixture with two servers: every contract test runs against the embedded API server and, by night, a real one.
 
 The kube-apiserver starts once a session and is shared, so tests take names from `api.name()` and never count a
 collection. It is left out if its binaries are absent. The contract, with its texts of messages, is of version 1.36.
@@ -42,7 +42,8 @@ def real_control_plane() -> Iterator[controlplane.ControlPlane]:
 
 
 # Without the binaries a single test reports it, instead of every test that needs them.
-_SERVERS = ["embedded", *([pytest.param("real", marks=pytest.mark.apiserver)] if controlplane.assets() else [])]
+_REAL = pytest.param("real", marks=(pytest.mark.apiserver, pytest.mark.nightly))
+_SERVERS = ["embedded", *([_REAL] if controlplane.assets() else [])]
 
 
 @pytest.fixture(params=_SERVERS)

@@ -10,6 +10,8 @@ import pytest
 
 from sandbox.apiserver.client import MERGE, NODES, NRT, PODS, Client, nrt, pod
 
+pytestmark = pytest.mark.nightly
+
 
 async def test_get_prints_the_columns_of_the_definition(api: Client, kubectl: Any) -> None:
     name = api.name()

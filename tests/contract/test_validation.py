@@ -19,6 +19,7 @@ Json = dict[str, Any]
 
 pytestmark = [
     pytest.mark.apiserver,
+    pytest.mark.nightly,
     pytest.mark.skipif(controlplane.assets() is None, reason="no etcd and kube-apiserver in $KUBEBUILDER_ASSETS"),
 ]
 PODS = "/api/v1/namespaces/default/pods"

@@ -300,47 +300,6 @@ async def test_an_object_that_is_deleted_or_changed_is_written_anew(
     await assert_eventually(lambda: (published(server) or {"zones": []})["zones"])
 
 
-@pytest.mark.parametrize("changes", [False, True], ids=["node at rest", "node with news"])
-async def test_a_writer_that_never_stops_is_named_once_and_written_against_once(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, changes: bool
-) -> None:
-    exporter = await start("topowise_exporter", "run", config=config)
-    await assert_eventually(lambda: published(server))
-    server.journal.clear()
-    url = f"{server.url}/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/n1"
-    query = {"fieldManager": "node-feature-discovery-topology-updater", "force": "true"}
-    headers = {"Content-Type": "application/apply-patch+yaml", "User-Agent": "nfd-topology-updater/v0.0.0"}
-    async with aiohttp.ClientSession() as session:
-        for number in range(24):
-            zone = {"name": f"node-{number}", "type": "Node"}
-            topology = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "zones": [zone]}
-            async with session.patch(url, params=query, data=json.dumps(topology), headers=headers) as answer:
-                assert answer.status == 200
-            if changes:
-                kubelet.pods = ()
-                kubelet.give("p", 1 + number % 3)
-            await asyncio.sleep(0.5)
-    # The first update may be sent before the exporter knows of the other writer.
-    assert 1 <= server.writes(user_agent="topowise-exporter*") <= 1 + changes
-    assert "NFD's topology updater" in exporter.lines("Somebody else writes")[-1]
-    assert len(exporter.lines("Somebody else writes")) <= 1 + changes
-    assert not exporter.lines("not as it was left")
-
-
-async def test_exclusions_apply_to_zones_and_fingerprint_alike(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
-) -> None:
-    kubelet.give("hidden", 1)
-    kubelet.give("seen", 4)
-    exclude = {"resources": ["hugepages-*"], "pods": [{"namespace": "default", "name": "hid*"}]}
-    await start("topowise_exporter", "run", config={**config, "exclude": exclude})
-    await assert_eventually(lambda: available(server) == "2")
-    topology = published(server) or {}
-    named = attributes(topology)
-    assert named["nodeTopologyPodsFingerprint"] == fingerprint.of([("default", "seen")])
-    assert "hidden" not in named["topowise.io/holdings"]
-
-
 def free_for_volcano(server: ApiServer) -> str | None:
     topologies = list(server.store.objects("numatopologies.nodeinfo.volcano.sh"))
     return topologies[0]["spec"]["numares"]["cpu"].get("allocatable", "") if topologies else None
@@ -373,16 +332,6 @@ async def test_volcanos_object_is_as_fresh_as_ours_and_as_silent(
     assert server.writes() == before
     (numatopology,) = server.store.objects("numatopologies.nodeinfo.volcano.sh")
     assert numatopology["metadata"]["annotations"]["timestamp"] in stamps
-
-
-async def test_a_missing_crd_of_volcano_blocks_nothing_else(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
-) -> None:
-    exporter = await start("topowise_exporter", "run", config={**config, "numatopology": True})
-    await assert_eventually(lambda: exporter.lines("Cannot publish for Volcano"))
-    kubelet.give("p", 1)
-    await assert_eventually(lambda: available(server) == "2")
-    assert len(exporter.lines("Cannot publish")) == 1
 
 
 async def test_a_configuration_that_cannot_be_used_ends_it_with_one_line(start: Start, config: dict[str, Any]) -> None:
@@ -476,26 +425,3 @@ async def test_only_pods_of_the_own_node_are_annotated_with_their_placement(
     refused = [entry for entry in server.log() if entry.request.path.endswith("/pods/elsewhere")]
     assert {entry.status for entry in refused} == {422}
     assert len(refused) == 1
-
-
-async def delete(server: ApiServer, path: str) -> None:
-    async with aiohttp.ClientSession() as session, session.delete(server.url + path) as answer:
-        assert answer.status == 200
-
-
-async def test_an_object_that_was_deleted_with_its_node_comes_back_with_the_next_node(
-    server: ApiServer, start: Start, config: dict[str, Any]
-) -> None:
-    server.create("nodes", {"metadata": {"name": "n1"}})
-    await start("topowise_exporter", "run", config=config)
-    await assert_eventually(lambda: published(server))
-    await asyncio.sleep(1)
-    # The garbage collector deletes its object with it.
-    await delete(server, "/api/v1/nodes/n1")
-    await assert_eventually(lambda: published(server) is None)
-    await asyncio.sleep(2)
-    # The garbage collector would delete it at once, again and again.
-    assert published(server) is None
-    node = server.create("nodes", {"metadata": {"name": "n1"}})
-    await assert_eventually(lambda: published(server), within=10)
-    assert (published(server) or {})["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]

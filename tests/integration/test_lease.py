@@ -87,16 +87,6 @@ def record(server: ApiServer) -> dict[str, Any]:
     return spec
 
 
-async def test_the_first_leads_and_the_second_waits(server: ApiServer, candidates: Candidates) -> None:
-    async with candidates.two() as (first, second):
-        await asyncio.sleep(2 * FAST.lease_duration)
-        assert first.elector.is_leader
-        assert not second.elector.is_leader
-        assert candidates.at_work == {"a"}
-    assert len(first.began) == 1
-    assert record(server)["leaseTransitions"] == 0
-
-
 async def test_exactly_one_of_several_candidates_leads(candidates: Candidates) -> None:
     async with (
         candidates.candidate("a") as a,
@@ -134,23 +124,6 @@ async def test_a_dead_leader_is_followed_after_the_lease_duration_and_not_before
         # The last renewal was up to a retry period before the stall.
         assert second.began[0] - stalled > FAST.lease_duration - 2 * FAST.retry_period
         assert record(server)["leaseTransitions"] == 1
-
-
-async def test_times_in_the_record_do_not_matter(server: ApiServer, candidates: Candidates) -> None:
-    for year in ("1999", "2999"):
-        stamp = f"{year}-01-01T00:00:00.000000Z"
-        spec = {"holderIdentity": "x", "leaseDurationSeconds": 1, "acquireTime": stamp, "renewTime": stamp}
-        name = f"skewed-{year}"
-        server.create(LEASES, {"metadata": {"name": name}, "spec": spec})
-        async with Api(plain(server), "a", timeout=2) as api:
-            candidate = Candidate(api, "a", candidates.at_work)
-            candidate.elector = Elector(api, "default", name, "a", timing=FAST)
-            started = clock.monotonic()
-            task = asyncio.create_task(candidate.elector.run(candidate.work))
-            await assert_eventually(lambda: candidate.began)  # noqa: B023
-            assert FAST.lease_duration <= candidate.began[0] - started < 4 * FAST.lease_duration
-            task.cancel()
-            await asyncio.wait({task})
 
 
 Fault = Callable[[Levers], object]
@@ -201,14 +174,6 @@ async def test_a_fault_shorter_than_the_deadline_changes_nothing(
         assert record(server)["leaseTransitions"] == 0
 
 
-async def test_retry_after_is_honoured(server: ApiServer, candidates: Candidates) -> None:
-    server.levers.answer(429, retry_after=1, count=1)
-    started = clock.monotonic()
-    async with candidates.candidate("a") as only:
-        await assert_eventually(lambda: only.began)
-    assert only.began[0] - started >= 1
-
-
 async def test_a_leader_that_is_cut_off_alone_stops_before_the_other_begins(
     server: ApiServer, candidates: Candidates
 ) -> None:
@@ -221,16 +186,6 @@ async def test_a_leader_that_is_cut_off_alone_stops_before_the_other_begins(
         assert second.elector.is_leader
         assert not first.elector.is_leader
         assert len(first.began) == 1
-
-
-async def test_a_write_whose_answer_is_lost_counts(server: ApiServer, candidates: Candidates) -> None:
-    server.levers.pull(Drop(handled=True), method="POST", count=1)
-    async with candidates.two() as (first, second):
-        server.levers.pull(Drop(handled=True), method="PUT", count=2)
-        await asyncio.sleep(FAST.lease_duration)
-        assert len(first.began) == 1
-        assert second.began == []
-        assert record(server)["leaseTransitions"] == 0
 
 
 async def test_at_most_one_leads_through_a_series_of_faults(server: ApiServer, candidates: Candidates) -> None:

@@ -148,18 +148,6 @@ async def test_a_request_ends_while_the_api_server_is_down(
     assert status.reason == "the request has expired"
 
 
-async def test_no_status_before_the_kubelet_has_the_list(
-    start: Start, steered: dict[str, Any], manager: DeviceManager, scheduler: Scheduler
-) -> None:
-    await settled(start, manager, steered)
-    manager.takes_lists.clear()
-    await scheduler.ask(Request("a", 4, 1, 20))
-    await asyncio.sleep(1)
-    assert scheduler.status() is None
-    manager.takes_lists.set()
-    await scheduler.until("a", "labelled")
-
-
 async def test_a_restarted_plug_in_does_not_take_the_request_of_its_predecessor(
     start: Start, steered: dict[str, Any], manager: DeviceManager, scheduler: Scheduler
 ) -> None:

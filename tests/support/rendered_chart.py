@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -81,17 +83,45 @@ def default() -> Rendered:
 
 
 @pytest.fixture(scope="session")
-def helm() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs Helm; the caller looks at the status."""
+def helm(pytestconfig: pytest.Config) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs Helm; the caller looks at the status. What needs no cluster runs once for a state of the chart."""
     if not _has_helm():
         pytest.skip("no helm: set $HELM, or run hack/helm --fetch")
+    # The developer's own kubeconfig must not be used. Helm ends before a collection of garbage would pay.
+    environment = {**os.environ, "KUBECONFIG": os.devnull, "GOGC": "off", "GOMAXPROCS": "1"}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        # The developer's own kubeconfig must not be used.
-        environment = {**os.environ, "KUBECONFIG": os.devnull}
         return subprocess.run([HELM, *arguments], check=False, capture_output=True, text=True, env=environment)
 
-    return run
+    cache = getattr(pytestconfig, "cache", None)
+    if cache is None:
+        return run
+    folder = cache.mkdir("helm") / _state_of_the_chart(run("version").stdout)
+    for outdated in folder.parent.iterdir():
+        if outdated != folder:
+            shutil.rmtree(outdated, ignore_errors=True)
+    folder.mkdir(exist_ok=True)
+
+    def run_once(*arguments: str) -> subprocess.CompletedProcess[str]:
+        if arguments[0] != "template" and "--dry-run=client" not in arguments:
+            return run(*arguments)
+        kept = folder / hashlib.sha256(repr(arguments).encode()).hexdigest()
+        if not kept.exists():
+            done = run(*arguments)
+            # Other workers see the whole of it or nothing.
+            partial = kept.with_suffix(f".{os.getpid()}")
+            partial.write_text(json.dumps((done.returncode, done.stdout, done.stderr)))
+            partial.rename(kept)
+        return subprocess.CompletedProcess(arguments, *json.loads(kept.read_text()))
+
+    return run_once
+
+
+def _state_of_the_chart(helm_version: str) -> str:
+    state = hashlib.sha256(helm_version.encode())
+    for path in sorted(path for path in CHART.rglob("*") if path.is_file()):
+        state.update(f"{path.relative_to(CHART)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return state.hexdigest()
 
 
 @pytest.fixture(scope="session")

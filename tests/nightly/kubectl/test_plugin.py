@@ -107,19 +107,6 @@ async def test_kubectl_finds_it_and_nodes_lists_them(run: Run, cluster: None) ->
     assert [(row["node"], row["free"]["cpu"]) for row in listed] == [("n1", "4"), ("n2", "7")]
 
 
-async def test_node_draws_what_is_reported_and_what_came_since(run: Run, cluster: None) -> None:
-    answer = await run("node", "n1")
-    assert answer.status == 0, answer.err
-    assert "default/held" in answer.out
-    assert "default/late" not in answer.out
-    answer = await run("node", "n1", "--pods")
-    assert "B  default/late" in answer.out
-    assert (await run("node", "n1", "-o", "svg")).out.startswith("<svg ")
-    answer = await run("node", "n3")
-    assert (answer.status, answer.out) == (2, "")
-    assert answer.err == "error: node n3: no such node is reported, expected the name of a reported node: n1, n2\n"
-
-
 async def test_explain_counts_pods_that_no_report_includes(
     run: Run, cluster: None, server: ApiServer, tmp_path: Path
 ) -> None:
@@ -153,29 +140,6 @@ async def test_explain_asks_the_service_and_says_the_same(
     assert json.loads(remote.out) == json.loads(local.out)
 
 
-async def test_fits_simulate_and_defrag(run: Run, cluster: None, tmp_path: Path) -> None:
-    template = {"metadata": {}, "spec": pod_of("x", "2")["spec"]}
-    deployment = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 5, "template": template}}
-    file = manifest(tmp_path, deployment)
-    answer = await run("fits", "-f", file, "-o", "json")
-    assert answer.status == 0, answer.err
-    assert {room["node"]: room["count"] for room in json.loads(answer.out)["nodes"]} == {"n1": 1, "n2": 3}
-    answer = await run("simulate", "-f", file, "-o", "json")
-    assert answer.status == 1, answer.err
-    result = json.loads(answer.out)
-    assert (result["placed"], result["refused"]) == (4, 1)
-    answer = await run("simulate", "-f", "-", stdin=yaml.safe_dump({"kind": "Pod", **pod_of("x", "2")}))
-    assert answer.status == 0, answer.err
-    assert "1 of 1 pods placed" in answer.out
-    answer = await run("defrag", "-f", file, "--count", "4", "-o", "json")
-    assert answer.status == 0, answer.err
-    result = json.loads(answer.out)
-    assert (result["already"], result["moves"]) == (4, 0)
-    assert (await run("defrag", "-f", file)).status == 1
-    # Nothing was written.
-    assert (await run("nodes", "-o", "name")).out == "node/n1\nnode/n2\n"
-
-
 async def test_global_flags_are_those_of_kubectl_and_come_before_the_command_too(
     run: Run, cluster: None, server: ApiServer
 ) -> None:
@@ -194,20 +158,6 @@ async def test_global_flags_are_those_of_kubectl_and_come_before_the_command_too
     assert answer.out == "node/n1\nnode/n2\n"
     sent = [line.split("] ")[-1].strip() for line in answer.err.splitlines() if "Impersonate-" in line]
     assert {"Impersonate-User: alice", "Impersonate-Group: a", "Impersonate-Group: b"} <= set(sent), answer.err
-
-
-async def test_the_waiting_pods_of_a_namespace_and_of_all(run: Run, cluster: None, server: ApiServer) -> None:
-    create_pod(server, "first", "4")
-    create_pod(server, "second", "500")
-    answer = await run("explain")
-    assert answer.status == 0, answer.err
-    rows = [line.split() for line in answer.out.splitlines()[1:]]
-    assert [(row[0], row[2]) for row in rows] == [("first", "retry"), ("second", "never")]
-    everywhere = await run("explain", "-A")
-    assert [line.split()[0] for line in everywhere.out.splitlines()[1:]] == ["default/first", "default/second"]
-    answer = await run("-n", "kube-system", "explain")
-    assert (answer.status, answer.out) == (0, "")
-    assert answer.err == "note: no pod waits for a node in namespace kube-system; -A is for all namespaces\n"
 
 
 async def test_kinds_are_those_of_the_api_server(run: Run, cluster: None, api: Api) -> None:

@@ -365,6 +365,23 @@ def test_old_clusters_get_no_policy_that_they_do_not_know(render: Any) -> None:
     assert "recursiveReadOnly" not in sys_mount
 
 
+MARKERS = ("steering.enabled=true", "steering.addMarkers=true")
+
+
+def test_markers_are_added_to_no_pods_by_default(render: Any) -> None:
+    for values in ((), MARKERS[:1], MARKERS[1:]):
+        assert not [item for item in render("", *values) if item["kind"].startswith("Mutating")]
+
+
+def test_an_older_cluster_without_the_api_for_markers_is_an_error(render: Any) -> None:
+    with pytest.raises(ValueError, match=r"set steering\.addMarkers=false"):
+        render("", *MARKERS, kube_version="1.35.2")
+    api = "admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy"
+    documents = render("", *MARKERS, kube_version="1.35.2", api=api)
+    versions = {item["apiVersion"] for item in documents if item["kind"].startswith("Mutating")}
+    assert versions == {"admissionregistration.k8s.io/v1beta1"}
+
+
 def test_a_misspelt_option_is_refused(render: Any) -> None:
     with pytest.raises(ValueError, match="nodename"):
         render("", "exporter.config.nodename=x")

@@ -5,25 +5,18 @@ tests/nightly/cluster/test_chart.py has the same of NodeResourceTopologies, with
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from chart_cluster import NAMESPACE, Cluster, eventually
-from sandbox.controlplane import ControlPlane
+from chart_cluster import NAMESPACE, Cluster, eventually, installed
+from sandbox import controlplane
 from topowise_exporter.publish.placement_annotation import ANNOTATION
 
-ROOT = Path(__file__).parents[2]
-HELM = ROOT / "hack/helm"
-HAS_HELM = subprocess.run([HELM, "--find"], check=False, capture_output=True).returncode == 0
-pytestmark = [
-    pytest.mark.apiserver,
-    pytest.mark.skipif(not HAS_HELM, reason="no helm: set $HELM, or run hack/helm --fetch"),
-]
+if controlplane.assets() is None:
+    pytest.skip("no etcd and kube-apiserver in $KUBEBUILDER_ASSETS", allow_module_level=True)
+pytestmark = pytest.mark.apiserver
 
 POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 KINDS = (*POLICIES, "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
@@ -36,35 +29,26 @@ PLACED = {"metadata": {"annotations": {ANNOTATION: "[]"}}}
 STATUS = {"metadata": {"annotations": {"topowise.io/steering-status": "{}"}}}
 
 
-def rendered() -> Iterator[dict[str, Any]]:
-    options = (f"--namespace={NAMESPACE}", "--kube-version=1.36.2")
-    settings = ("--set=exporter.config.podPlacements=true", "--set=steering.enabled=true")
-    command = [HELM, "template", "topowise", ROOT / "charts/topowise", *options, *settings]
-    done = subprocess.run(command, check=True, capture_output=True, timeout=60)
-    for document in yaml.safe_load_all(done.stdout):
-        if document and document["kind"] in KINDS and "exporter" in document["metadata"]["name"]:
-            yield document
-
-
 @pytest.fixture(scope="module")
-def cluster(plane: ControlPlane) -> Cluster:
+def cluster(render: Any) -> Iterator[Cluster]:
     """Pods and Leases of n1 and n2, once the policies are in force."""
-    cluster = Cluster(plane)
-    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    for document in rendered():
-        cluster.apply(document)
-    for name, node in (("mine", "n1"), ("theirs", "n2")):
-        metadata = {"name": name, "annotations": {"kept": "as it was"}, "labels": {"app": "x"}}
-        spec = {"nodeName": node, "containers": [{"name": "c", "image": "none"}]}
-        assert cluster.call("POST", PODS, {"metadata": metadata, "spec": spec})[0] == 201
-    for path in (LEASE, THEIR_LEASE, REQUEUE):
-        metadata = {"name": path.rpartition("/")[2], "annotations": {"topowise.io/steering-request": "{}"}}
-        assert cluster.call("POST", LEASES, {"metadata": metadata, "spec": {"holderIdentity": "scheduler"}})[0] == 201
-    # Rights and policies take effect after a moment, and a policy denies before it allows.
-    for own, other, change in ((MINE, THEIRS, PLACED), (LEASE, THEIR_LEASE, STATUS)):
-        eventually(lambda own=own, change=change: patch(cluster, own, change) == 200)
-        eventually(lambda other=other, change=change: patch(cluster, other, change) == 422)
-    return cluster
+    objects = render("", "exporter.config.podPlacements=true", "steering.enabled=true")
+    with installed(
+        item for item in objects if item["kind"] in KINDS and "exporter" in item["metadata"]["name"]
+    ) as cluster:
+        for name, node in (("mine", "n1"), ("theirs", "n2")):
+            metadata = {"name": name, "annotations": {"kept": "as it was"}, "labels": {"app": "x"}}
+            spec = {"nodeName": node, "containers": [{"name": "c", "image": "none"}]}
+            assert cluster.call("POST", PODS, {"metadata": metadata, "spec": spec})[0] == 201
+        for path in (LEASE, THEIR_LEASE, REQUEUE):
+            metadata = {"name": path.rpartition("/")[2], "annotations": {"topowise.io/steering-request": "{}"}}
+            lease = {"metadata": metadata, "spec": {"holderIdentity": "scheduler"}}
+            assert cluster.call("POST", LEASES, lease)[0] == 201
+        # Rights and policies take effect after a moment, and a policy denies before it allows.
+        for own, other, change in ((MINE, THEIRS, PLACED), (LEASE, THEIR_LEASE, STATUS)):
+            eventually(lambda own=own, change=change: patch(cluster, own, change) == 200)
+            eventually(lambda other=other, change=change: patch(cluster, other, change) == 422)
+        yield cluster
 
 
 def patch(cluster: Cluster, path: str, change: Any, node: str = "n1") -> int:

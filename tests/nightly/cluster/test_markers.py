@@ -99,18 +99,3 @@ def test_pods_of_a_deployment_get_no_second_marker(cluster: Cluster) -> None:
     admitted = made(cluster, pod("a", labels=OPTED_IN))
     again = {"metadata": {"name": "b", "labels": OPTED_IN}, "spec": {"containers": admitted["spec"]["containers"]}}
     assert limits(cluster, made(cluster, again)) == [{**SIZES, MARKER: "1"}]
-
-
-def test_nothing_is_made_by_default(render: Any) -> None:
-    for values in ((), ON[:1], ON[1:]):
-        assert not [item for item in render("", *values) if item["kind"].startswith("Mutating")]
-
-
-@pytest.mark.nightly
-def test_an_older_cluster_without_the_api_is_an_error(render: Any) -> None:
-    with pytest.raises(ValueError, match=r"set steering\.addMarkers=false"):
-        render("", *ON, kube_version="1.35.2")
-    api = "admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy"
-    documents = render("", *ON, kube_version="1.35.2", api=api)
-    versions = {item["apiVersion"] for item in documents if item["kind"].startswith("Mutating")}
-    assert versions == {"admissionregistration.k8s.io/v1beta1"}
