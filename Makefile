@@ -37,7 +37,7 @@ bench: venv ## Figures of processes and hot paths, as tables and JSON; PART=expo
 e2e: venv ## Slow tests on real processes, about an hour; not part of make test.
 	@$(BIN)/python -m pytest tests/e2e -o faulthandler_timeout=1800 $(ARGS)
 
-lab: venv ## Real kubelets on emulated NUMA machines: ARGS="up dual", ARGS="test dual --pods 300", ARGS=status, ARGS=down.
+lab: venv ## Real kubelets on machines with several NUMA nodes, as root: ARGS="up dual", ARGS="test dual --pods 300", ARGS=status, ARGS=down.
 	@$(BIN)/python -m lab $(ARGS)
 
 soak: venv ## Random clusters with faults: does every wrong answer have a known cause? SECONDS=600, SEED.

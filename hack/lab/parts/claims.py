@@ -19,7 +19,7 @@ from lab import controlplane, results, series, truth
 from lab.api import PODS, Json
 from lab.claimed import ALIGNED, CAUSES, Device, Nodes, Seen
 from lab.cluster import Lab, is_refused
-from lab.parts.steering import until_markers
+from lab.parts.steered_binds import until_markers
 from lab.results import Figure, Part
 from topowise import steering
 
@@ -57,7 +57,6 @@ class Way(NamedTuple):
     scheduler: str = "default-scheduler"
     has_markers: bool = False
     alignment: str = "prefer"
-    best_nodes: int = 0
 
 
 WAYS: Final = (
@@ -65,9 +64,6 @@ WAYS: Final = (
     Way("prediction, prefer"),
     Way("steering, prefer", has_markers=True),
     Way("steering, require", has_markers=True, alignment="require"),
-    # kube-scheduler has no choice, so the ledger knows the node of each pod when the next pod comes.
-    Way("prediction, prefer, bestNodes 1", best_nodes=1),
-    Way("steering, prefer, bestNodes 1", has_markers=True, best_nodes=1),
 )
 
 
@@ -80,16 +76,11 @@ def claims(lab: Lab) -> Part:
     controlplane.start_scheduler_alone(lab.processes, lab.plan)
     figures: dict[str, Figure] = {}
     problems: list[str] = []
-    best_nodes = 0
     try:
         for way in WAYS:
-            if way.best_nodes != best_nodes:
-                best_nodes = way.best_nodes
-                _restart(lab, best_nodes)
             _place(lab, list(drivers), way, figures, problems)
     finally:
         lab.processes.stop(controlplane.ALONE)
-        _restart(lab)
     return Part("Claimed devices beside CPUs and memory", not problems, figures, tuple(problems))
 
 
@@ -101,12 +92,6 @@ def _place(lab: Lab, names: list[str], way: Way, figures: dict[str, Figure], pro
     figures.update({f"{way.title}: {key}": value for key, value in own.items()})
     problems += [f"{way.title}: {problem}" for problem in turn.problems[:_EXAMPLES]]
     print(f"lab: {way.title}: {own} {turn.problems[:5]} {turn.notes[:8]}", flush=True)
-
-
-def _restart(lab: Lab, best_nodes: int = 0) -> None:
-    """Restarts the service."""
-    lab.processes.stop(controlplane.SERVICE)
-    controlplane.start_service(lab.processes, lab.plan, filter={"bestNodes": best_nodes})
 
 
 def _create(lab: Lab, driver: str) -> None:
@@ -143,7 +128,7 @@ class _Turn:
 
     def __init__(self, lab: Lab, names: list[str], way: Way) -> None:
         self._lab, self._names, self._way = lab, names, way
-        self._numa = {name: truth.functions(lab.sys(name)) for name in names}
+        self._numa = {name: truth.functions(lab.nodes[name].sys()) for name in names}
         self._nodes = self._of_slices()
         self._random = random.Random(7)
         self._wave = max(3, sum(lab.machines[name].cpus for name in names) // _CPUS_PER_POD)
@@ -169,7 +154,7 @@ class _Turn:
         cpus = {}
         for name in self._names:
             allocatable = self._lab.holding(name).allocatable_cpus
-            cpus[name] = {numa: len(node.cpus & allocatable) for numa, node in self._lab.nodes(name).items()}
+            cpus[name] = {numa: len(node.cpus & allocatable) for numa, node in self._lab.numa_nodes(name).items()}
         return Nodes(cpus, devices)
 
     def run(self) -> None:
@@ -265,7 +250,7 @@ class _Turn:
         devices = frozenset[str]().union(*by_claim.values())
         self._agree(name, pod, by_claim, actual)
         numa = self._numa[node]
-        counts = Counter(at for at, each in self._lab.nodes(node).items() for _ in each.cpus & cpus)
+        counts = Counter(at for at, each in self._lab.numa_nodes(node).items() for _ in each.cpus & cpus)
         return Seen(
             node,
             counts,

@@ -1,6 +1,6 @@
 """Steering from end to end: kube-scheduler and topowise-scheduler steer pods to random NUMA nodes of real kubelets.
 
-The guests run at the same time. On each guest, pods come one after another and in bursts, for each policy; then equal
+The nodes run at the same time. On each node, pods come one after another and in bursts, for each policy; then equal
 pods without a marker, for comparison.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from lab import series, truth
 from lab.api import NODES, PODS, Json, Watch, wait
+from lab.chart import LEASES
 from lab.cluster import Lab, is_refused
 from lab.parts.disturbing import reconfigure
-from lab.parts.steering import LEASES, until_markers
 from lab.results import Figure, Part, percentile
 from topowise import steering
 
@@ -31,12 +31,12 @@ _PLACED_S: Final = 120.0
 
 
 class Steered:
-    """The pods of a guest, and the NUMA nodes that they require. The pods' names begin with `label`."""
+    """The pods of a node, and the NUMA nodes that they require. The pods' names begin with `label`."""
 
     def __init__(self, lab: Lab, node: str, label: str, seed: int) -> None:
         self._lab, self.node, self._label = lab, node, label
         self._random = random.Random(seed)
-        self._numa = lab.nodes(node)
+        self._numa = lab.numa_nodes(node)
         self._required: dict[str, tuple[int, int]] = {}
         self._count = 0
         self._undecided: list[tuple[str, float]] = []
@@ -175,16 +175,16 @@ def steered_binds(lab: Lab) -> Part:
     figures: dict[str, Figure] = {}
     problems: list[str] = []
     for number, policy in enumerate(_POLICIES):
-        on_all(lab, partial(reconfigure_guest, lab, policy))
+        on_all(lab, partial(reconfigure_node, lab, policy))
         on_all(lab, partial(_policy, lab, policy, number, figures, problems))
         lab.clear()
-    for node in lab.guests:
+    for node in lab.nodes:
         reconfigure(lab, node, {})
     return Part("Schedulers steer pods to a NUMA node", not problems, figures, tuple(problems[:40]))
 
 
-def reconfigure_guest(lab: Lab, policy: str, node: str) -> None:
-    """Like `reconfigure`, for guests at the same time: all pods are gone already."""
+def reconfigure_node(lab: Lab, policy: str, node: str) -> None:
+    """Like `reconfigure`, for nodes at the same time: all pods are gone already."""
     lab.changed[node] = {"topologyManagerPolicy": policy}
     lab.configure(node)
     lab.restart_kubelet(node, forget=True)
@@ -192,10 +192,21 @@ def reconfigure_guest(lab: Lab, policy: str, node: str) -> None:
     until_markers(lab, node)
 
 
+def until_markers(lab: Lab, node: str) -> None:
+    """Waits until the kubelet has markers and takes requests: some seconds after its start it does not."""
+
+    def there() -> bool:
+        status = (lab.api.find(f"{NODES}/{node}") or {}).get("status", {})
+        return int(status.get("allocatable", {}).get(steering.RESOURCE, 0)) > 0
+
+    wait(there, 300, f"{steering.RESOURCE} on {node}", 0.5)
+    time.sleep(12)
+
+
 def on_all(lab: Lab, act: Callable[[str], None]) -> None:
-    """Runs `act` for all guests at the same time."""
-    with ThreadPoolExecutor(len(lab.guests)) as threads:
-        list(threads.map(act, lab.guests))
+    """Runs `act` for all nodes at the same time."""
+    with ThreadPoolExecutor(len(lab.nodes)) as threads:
+        list(threads.map(act, lab.nodes))
 
 
 def _policy(lab: Lab, policy: str, seed: int, figures: dict[str, Figure], problems: list[str], node: str) -> None:
@@ -257,7 +268,7 @@ def _per_minute(changes: Iterable[tuple[float, Json]], since: float, until: floa
 
 
 def note(title: str, own: dict[str, Any], steered: Steered, figures: dict[str, Figure], problems: list[str]) -> None:
-    """Adds the figures and problems of a guest, and prints them."""
+    """Adds the figures and problems of a node, and prints them."""
     figures.update({f"{title}: {key}": value for key, value in own.items()})
     problems += [f"{title}: {problem}" for problem in steered.problems]
     print(f"lab: {title}: {own} {steered.problems[:5]}", flush=True)

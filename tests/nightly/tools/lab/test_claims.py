@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from lab import machine, truth
+from lab import dra, machine, truth
 from lab.claimed import ALIGNED, ELSEWHERE, LOWEST, NOWHERE, OTHER, Device, Nodes, Seen
-from lab.native import dra
-from lab.native.nodes import described
+from lab.node import described
 from lab.parts.claims import REFUSED_BIND
 from sandbox.machines import write_tree
 from topowise.claimed_devices import location
@@ -45,7 +44,7 @@ def _location(attributes: dict[str, dict[str, Any]]) -> Any:
     return location({name: Attribute(value) for name, value in attributes.items()}, DRIVER)
 
 
-def test_the_agent_names_the_numa_nodes_of_devices() -> None:
+def test_a_node_names_the_numa_nodes_of_devices() -> None:
     sys = {"bus/pci/devices/0000:18:00.0/numa_node": "1\n", "bus/pci/devices/0000:18:00.0/class": "0x030200\n"}
     assert truth.functions(sys) == {"gpu-0000-18-00-0": 1}
 

@@ -1,4 +1,4 @@
-"""A DRA driver of a node, for PCI functions of a class: python -m lab.native.dra DRIVER NODE KUBECONFIG.
+"""A DRA driver of a node, for PCI functions of a class: python -m lab.dra DRIVER NODE KUBECONFIG.
 
 It registers with the kubelet (pluginregistration v1), serves DRAPlugin v1, and publishes the node's ResourceSlice with
 the node's own user. A prepared claim is a file of CDI and an entry of PREPARED, so both survive a restart of this
@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from lab.native import cdi, messages
+from lab import cdi, messages
 
 KUBELET: Final = Path("/var/lib/kubelet")
-# The agent shows it.
+# The lab compares it with claims and podresources.
 PREPARED: Final = KUBELET / "lab-prepared"
 PCI: Final = Path("/host/sys/bus/pci/devices")
 VERSION: Final = "v1.DRAPlugin"
