@@ -30,7 +30,7 @@ nightly: venv ## What make test leaves out, part by part: tools, thorough, clust
 check: venv ## Formatting, lint, types, import directions, generated code.
 	@hack/check
 
-bench: venv ## Figures of processes and hot paths, as tables and JSON; PART=exporter|engine|scheduler|density|steering, ARGS=--against.
+bench: venv ## Figures of processes and hot paths, as tables and JSON; PART=exporter|engine|scheduler|density, ARGS=--against.
 	@$(BIN)/python -m bench $(PART) $(ARGS)
 
 # A test here may take minutes on a busy machine, and the time limit of a test ends the whole run.
