@@ -39,5 +39,5 @@ AFTER: Final[dict[str, Run]] = {
 
 
 def is_possible(name: str, lab: Lab) -> bool:
-    """Returns whether the lab has what the part needs: devices of claims."""
-    return name != "claims" or any(machine.claims for machine in lab.machines.values())
+    """Returns whether the nodes have what the part needs: devices of claims."""
+    return name != "claims" or all(machine.claims for machine in lab.machines.values())

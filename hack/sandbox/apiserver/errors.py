@@ -128,11 +128,6 @@ def too_large_for_etcd() -> StatusError:
     return StatusError(500, "", "etcdserver: request is too large")
 
 
-def unprocessable(message: str) -> StatusError:
-    """422 of a patch that does not fit the object."""
-    return StatusError(422, "Invalid", message)
-
-
 def too_large_resource_version(requested: int, current: int) -> StatusError:
     message = f"Timeout: Too large resource version: {requested}, current: {current}"
     details = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]}

@@ -30,13 +30,12 @@ _STALE_TOKEN: Final = (
 
 @dataclass(frozen=True)
 class ListOptions:
-    """The query of a list. `version` is its resourceVersion: not older than it, or (exact) that very state."""
+    """The query of a list. `version` is its resourceVersion: not older than it."""
 
     test: selectors.Predicate | None = None
     limit: int = 0
     token: str = ""
     version: int = 0
-    exact: bool = False
 
 
 class Page(NamedTuple):
@@ -67,11 +66,6 @@ def _state(store: Store, resource_key: str, options: ListOptions) -> tuple[int, 
     """Returns the state to list: its number, its objects, and the key to go on after."""
     if options.token:
         return _continued(store, resource_key, options.token)
-    if options.exact:
-        state = store.snapshot_at(resource_key, options.version)
-        if state is None:
-            raise expired("The resourceVersion for the provided list is too old.")
-        return options.version, state, None
     if options.limit:
         return (*store.snapshot(resource_key), None)
     return store.number, store.collection(resource_key).ordered(), None
