@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import grpc
 
+from lab import dra
 from topowise.wire import deviceplugin_pb2 as pb
 from topowise.wire.deviceplugin_pb2_grpc import (
     DevicePluginServicer,
@@ -28,7 +29,6 @@ from topowise.wire.deviceplugin_pb2_grpc import (
 
 FOLDER: Final = Path("/var/lib/kubelet/device-plugins")
 UNHEALTHY: Final = Path("/var/lib/kubelet/lab-unhealthy")
-PCI: Final = Path("/host/sys/bus/pci/devices")
 VERSION: Final = "v1beta1"
 # Seconds that a kubelet has for the watch after a registration.
 _WATCHED_S: Final = 30.0
@@ -89,16 +89,6 @@ class Plugin(DevicePluginServicer):
         )
 
 
-def of_class(pci_class: str) -> dict[str, list[int]]:
-    """Functions whose class begins with these digits, and that are near a NUMA node."""
-    nodes = {
-        path.name: int((path / "numa_node").read_text())
-        for path in sorted(PCI.iterdir())
-        if (path / "class").read_text().removeprefix("0x").startswith(pci_class)
-    }
-    return {name: [node] for name, node in nodes.items() if node >= 0}
-
-
 def made_up(resource: str, near: list[str]) -> dict[str, list[int]]:
     short, devices = resource.partition("/")[2], {}
     for numa in near:
@@ -151,6 +141,9 @@ if __name__ == "__main__":
     parser.add_argument("--pci-class", default="")
     parser.add_argument("--near", action="append", default=[])
     args = parser.parse_args()
-    inventory = of_class(args.pci_class) if args.pci_class else made_up(args.resource, args.near)
+    of_class = (
+        {function.address: [function.numa] for function in dra.functions(args.pci_class)} if args.pci_class else {}
+    )
+    inventory = of_class or made_up(args.resource, args.near)
     print("devices", inventory, flush=True)
     serve(args.resource, Plugin(inventory))

@@ -21,7 +21,6 @@ BEFORE: Final[dict[str, Run]] = {
 }
 AFTER: Final[dict[str, Run]] = {
     "restart": disturbing.kubelet_restart,
-    "policy": disturbing.policy_change,
     "plugin": living.plugin_restart,
     "unhealthy": living.unhealthy_devices,
     "static": living.static_pods,

@@ -53,27 +53,6 @@ def _lacking(lab: Lab, node: str, since: float, names: list[str]) -> int:
     return sum(any(f'["default","{name}",[["' not in text for name in names) for text in texts)
 
 
-def policy_change(lab: Lab) -> Part:
-    """Another policy, scope and option: state files removed, kubelet restarted, as its documentation says."""
-    problems: list[str] = []
-    figures: dict[str, Any] = {}
-    fields = {"topologyManagerPolicy": "best-effort", "topologyManagerScope": "pod"}
-    for name in lab.nodes:
-        start = time.monotonic()
-        reconfigure(lab, name, fields)
-        problems += lab.settle(SETTLED_S)
-        figures[f"s until the object of {name} has it"] = round(time.monotonic() - start, 1)
-        raw = lab.reports.objects[name]
-        problems += [
-            f"{key} of {name} is {attribute(raw, key)!r}, expected {value!r}"
-            for key, value in fields.items()
-            if attribute(raw, key) != value
-        ]
-        reconfigure(lab, name, {})
-    problems += lab.settle(SETTLED_S)
-    return Part("Policies change", not problems, figures, tuple(problems))
-
-
 def reconfigure(lab: Lab, name: str, changed: Json) -> None:
     """Restarts the kubelet with these fields added to the machine's configuration, and without pods of a series."""
     lab.clear()

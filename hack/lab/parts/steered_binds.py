@@ -211,37 +211,25 @@ def on_all(lab: Lab, act: Callable[[str], None]) -> None:
 
 def _policy(lab: Lab, policy: str, seed: int, figures: dict[str, Figure], problems: list[str], node: str) -> None:
     steered = Steered(lab, node, policy, 10 * seed + len(node))
-    nodes, leases = Watch(lab.api, NODES), Watch(lab.api, LEASES)
+    leases = Watch(lab.api, LEASES)
     since = time.time()
     for _ in range(lab.steered // 2):
         steered.expect(*steered.create())
     alone = list(steered.bound)
     for _ in range((lab.steered - len(alone)) // _BURST):
         steered.burst(_BURST)
-    until = time.time()
     lab.delete([name for name in lab.live(node) if name.startswith(policy)])
-    plain_since = time.time()
     plain = _unmarked(lab, node, f"plain-{policy}")
-    plain_until = time.time()
-    labelled = label_seconds(leases.since(since), steering.lease_name(node))
-    of_node = [(when, item) for when, name, item in nodes.since(since) if name == node]
-    for watch in (nodes, leases):
-        watch.end()
-    amounts = {item["status"]["allocatable"].get(steering.RESOURCE) for _, item in of_node}
-    own: dict[str, Any] = {
-        **steered.counts,
-        "s from request to label, p50": percentile(labelled, 0.5),
-        "label, p99": percentile(labelled, 0.99),
-        "s to bind alone, p50": percentile(alone, 0.5),
-        "alone, p99": percentile(alone, 0.99),
-        "s to bind in a burst, p50": percentile(steered.bound[len(alone) :], 0.5),
-        "burst, p99": percentile(steered.bound[len(alone) :], 0.99),
-        "s to bind alone without a marker, p50": percentile(plain, 0.5),
-        "without, p99": percentile(plain, 0.99),
-        "writes of the Node per minute": _per_minute(of_node, since, until),
-        "writes without markers": _per_minute(of_node, plain_since, plain_until),
-        "amounts of markers in the Node": len(amounts),
+    leases.end()
+    seconds = {
+        "from request to label": label_seconds(leases.since(since), steering.lease_name(node)),
+        "to bind alone": alone,
+        "to bind in a burst": steered.bound[len(alone) :],
+        "to bind alone without a marker": plain,
     }
+    own: dict[str, Any] = dict(steered.counts)
+    for title, values in seconds.items():
+        own |= {f"s {title}, p50": percentile(values, 0.5), f"s {title}, p99": percentile(values, 0.99)}
     note(f"{policy} on {node}", own, steered, figures, problems)
 
 
@@ -261,10 +249,6 @@ def label_seconds(changes: Iterable[tuple[float, str, Json]], lease: str) -> lis
             if status.state == "labelled" and status.id in sent:
                 labelled.setdefault(status.id, when)
     return [when - sent[request_id] for request_id, when in labelled.items()]
-
-
-def _per_minute(changes: Iterable[tuple[float, Json]], since: float, until: float) -> float:
-    return round(60 * sum(since <= when < until for when, _ in changes) / (until - since), 1)
 
 
 def note(title: str, own: dict[str, Any], steered: Steered, figures: dict[str, Figure], problems: list[str]) -> None:
