@@ -27,13 +27,13 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """A run: `versions` by name of program; `machines` in words, by node; `not_run` are the omitted parts."""
+    """A run: `versions` by name of program; `not_run` are the omitted parts."""
 
     day: str
     commit: str
     host: str
     versions: dict[str, str]
-    machines: dict[str, str]
+    machines: tuple[str, ...]
     parts: tuple[Part, ...] = ()
     not_run: tuple[str, ...] = ()
 

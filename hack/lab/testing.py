@@ -16,7 +16,6 @@ import topowise
 from images.application import REPOSITORY
 from lab import controlplane, parts, results
 from lab.cluster import Lab
-from lab.machine import Machine
 from lab.parts.disturbing import reconfigure
 from lab.placing import Placing
 from lab.results import Part, Results
@@ -55,7 +54,7 @@ class Test:
             commit=_git("describe", "--always", "--dirty"),
             host=_host(lab),
             versions=_versions(lab),
-            machines={name: described(machine) for name, machine in lab.machines.items()},
+            machines=tuple(lab.machines),
             not_run=tuple(
                 name for name in EACH if name not in chosen and name.removeprefix("series ") not in self._series
             ),
@@ -138,25 +137,6 @@ def _guarded(name: str, run: Callable[[], Part]) -> Part:
     except Exception as exc:
         traceback.print_exc()
         return Part(name, passed=False, problems=(f"{type(exc).__name__}: {exc}",))
-
-
-def described(machine: Machine) -> str:
-    """Returns the machine in words, for the page."""
-    with_cpus = sum(node.socket is not None for node in machine.nodes)
-    more = len(machine.nodes) - with_cpus
-    devices = sum(len(node.pci) for node in machine.nodes)
-    pages = sum(node.hugepages_2mi for node in machine.nodes)
-    memory = sum(node.memory for node in machine.nodes)
-    words = [
-        f"{machine.cpus} CPUs in {machine.sockets * machine.dies * machine.cores} cores, {machine.sockets} sockets",
-        f"{len(machine.nodes)} NUMA nodes" + (f", {more} of memory alone" if more else ""),
-        f"{memory} MiB, {pages} huge pages of 2 MiB",
-        f"{devices} PCI functions",
-    ]
-    words += [f"{plugin.resource} by a device plug-in" for plugin in machine.devices]
-    if machine.claims is not None:
-        words.append(f"{sum(machine.claims.near.values())} devices of claims by the DRA driver {machine.claims.driver}")
-    return "; ".join(words)
 
 
 def _versions(lab: Lab) -> dict[str, str]:
