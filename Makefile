@@ -30,14 +30,14 @@ nightly: venv ## What make test leaves out, part by part: tools, thorough, clust
 check: venv ## Formatting, lint, types, import directions, generated code.
 	@hack/check
 
-bench: venv ## Figures of processes and hot paths, as tables and JSON; PART=exporter|engine|scheduler|density|steering, ARGS=--against.
+bench: venv ## Figures of processes and hot paths, as tables and JSON; PART=exporter|engine|scheduler|density, ARGS=--against.
 	@$(BIN)/python -m bench $(PART) $(ARGS)
 
 # A test here may take minutes on a busy machine, and the time limit of a test ends the whole run.
 e2e: venv ## Slow tests on real processes, about an hour; not part of make test.
 	@$(BIN)/python -m pytest tests/e2e -o faulthandler_timeout=1800 $(ARGS)
 
-lab: venv ## Real kubelets on emulated NUMA machines: ARGS="up dual", ARGS="test dual --pods 300", ARGS=status, ARGS=down.
+lab: venv ## Real kubelets on machines with several NUMA nodes, as root: ARGS="up dual", ARGS="test dual --pods 300", ARGS=status, ARGS=down.
 	@$(BIN)/python -m lab $(ARGS)
 
 soak: venv ## Random clusters with faults: does every wrong answer have a known cause? SECONDS=600, SEED.

@@ -20,7 +20,7 @@ _NOISE_OF_REST: Final = 1.2
 _LEAST: Final = {"ms": 0.05, "us": 5.0, "s": 0.1, "% of a core": 1.0, "%": 1.0}
 _TIMES: Final = ("ms", "us", "s", "% of a core")
 # Units in which more is better.
-_RATES: Final = ("times", "events/s", "pods/s", "binds/s", "pods")
+_RATES: Final = ("pods/s", "pods")
 
 
 def verdict(before: Figure, now: Figure) -> Verdict:
@@ -56,23 +56,6 @@ def _ratio(old: Figure, new: Figure) -> str:
     return f"{new.value / old.value:.2f}" if old.value else ""
 
 
-def figures(results: PartResults) -> dict[str, Figure]:
-    """Returns the figures of a part by name, with growth and density as figures too."""
-    listed = list(results.figures)
-    for point in results.growth:
-        name = f"{point.nodes:,} nodes x {point.zones} zones"
-        listed += [
-            Figure(f"{name}: {kind}", amount, "ms")
-            for kind, amount in (("cold", point.cold_ms), ("changed", point.changed_ms), ("scored", point.scored_ms))
-        ]
-    for row in results.density:
-        name = f"{row.mix}, {row.policy}, {row.scope}, {row.zones} zones, {row.scheduler}"
-        listed += [
-            Figure(f"{name}: running, seed {seed}", filled.running, "pods") for seed, filled in enumerate(row.filled)
-        ]
-    return {figure.name: figure for figure in listed}
-
-
 def _noise(figure: Figure) -> float:
     if figure.unit == "MiB":
         return _NOISE_OF_MEMORY
@@ -81,9 +64,13 @@ def _noise(figure: Figure) -> float:
     return _NOISE_ON_WALL if figure.on_wall else _NOISE_OF_CPU
 
 
+def _by_name(part: PartResults) -> dict[str, Figure]:
+    return {figure.name: figure for figure in part.figures}
+
+
 def _pairs(before: Results, now: Results) -> Iterator[tuple[str, Figure, Figure]]:
     for part in now.parts.keys() & before.parts.keys():
-        old, new = figures(before.parts[part]), figures(now.parts[part])
+        old, new = _by_name(before.parts[part]), _by_name(now.parts[part])
         for name in new:
             if name in old:
                 yield part, old[name], new[name]
@@ -91,6 +78,6 @@ def _pairs(before: Results, now: Results) -> Iterator[tuple[str, Figure, Figure]
 
 def _unpaired(before: Results, now: Results) -> Iterator[tuple[str, str]]:
     for part in sorted(now.parts.keys() & before.parts.keys()):
-        old, new = figures(before.parts[part]), figures(now.parts[part])
+        old, new = _by_name(before.parts[part]), _by_name(now.parts[part])
         for name in sorted(old.keys() ^ new.keys()):
             yield part, name

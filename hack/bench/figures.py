@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Sequence
 
 import msgspec
@@ -42,6 +43,11 @@ def spread(name: str, samples: Sequence[float], unit: str) -> list[Figure]:
         Figure(f"{name}, p50", round(statistics.median(samples), 3), unit, on_wall=True),
         Figure(f"{name}, p99", round(percentile(samples, 99), 3), unit, on_wall=True),
     ]
+
+
+def say(text: str) -> None:
+    """Prints progress."""
+    print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def table(figures: Sequence[Figure]) -> str:

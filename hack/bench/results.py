@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Self
 
@@ -13,60 +14,10 @@ import numpy as np
 from bench.figures import Figure
 
 
-class Filled(msgspec.Struct, frozen=True):
-    """A cluster that a scheduler has filled.
-
-    `first`: pods that ran at the first refusal, or at the first pod that fit nowhere. `running`: pods at the end.
-    `refused`: refusals by kubelets. A node that has refused a shape is not sent the shape again before the next
-    admission, although kube-scheduler would do so. `cpus` and `devices`: shares in use at the end. `zones`: the mean
-    number of NUMA nodes of a pod.
-    """
-
-    first: int
-    running: int
-    refused: int
-    cpus: float
-    devices: float
-    zones: float
-
-
-class DensityRow(msgspec.Struct, frozen=True):
-    """A scheduler on a kind of cluster, per seed: the filled cluster, and the upper bound of `first`.
-
-    `left_out` is the share of the mix's pods that do not fit an empty node; the stream has none of them.
-    """
-
-    mix: str
-    policy: str
-    scope: str
-    zones: int
-    scheduler: str
-    left_out: float
-    filled: tuple[Filled, ...]
-    bounds: tuple[int, ...]
-
-
-class Point(msgspec.Struct, frozen=True):
-    """The CPU time of a decision about all nodes of a cluster: medians in milliseconds.
-
-    `cold_ms`: a new shape of pod; `changed_ms`: a known shape after 10 nodes have changed; `scored_ms`: TightFit on the
-    nodes that fit. `loop_ms`: the kubelet model on a node, times the number of nodes.
-    """
-
-    zones: int
-    nodes: int
-    cold_ms: float
-    changed_ms: float
-    scored_ms: float
-    loop_ms: float
-
-
 class PartResults(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The results of a part, its duration and CPU time. `day` is set if it differs from the run's day."""
+    """The figures of a part, its duration and CPU time. `day` is set if it differs from the run's day."""
 
     figures: list[Figure] = []
-    growth: list[Point] = []
-    density: list[DensityRow] = []
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     day: str = ""
@@ -97,6 +48,13 @@ class Machine(msgspec.Struct, frozen=True):
             load=round(os.getloadavg()[0], 1),
         )
 
+    def words(self) -> str:
+        """Returns the description on a line."""
+        return (
+            f"{self.cpu}, {self.cpus} CPUs, {self.memory_gib:g} GiB, {self.system},"
+            f" Python {self.python}, numpy {self.numpy}, load average {self.load:g} at the start"
+        )
+
 
 class Results(msgspec.Struct, frozen=True):
     """A run: all parts, or a selection."""
@@ -111,36 +69,12 @@ def read(path: Path) -> Results:
     return msgspec.json.decode(path.read_bytes(), type=Results)
 
 
-def renewed(earlier: Results, again: Results) -> Results:
-    """Returns the earlier run, with the parts of `again` in place of its own."""
-    newer = {name: msgspec.structs.replace(part, day=again.day) for name, part in again.parts.items()}
-    return msgspec.structs.replace(earlier, parts={**earlier.parts, **newer})
-
-
 def write(path: Path, results: Results) -> None:
     """Writes the run as JSON, a line per figure, so that diff can compare two runs."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(as_json(results))
-
-
-def as_json(results: Results) -> bytes:
-    """Returns the JSON document of a run."""
-    parts = []
-    for name, part in results.parts.items():
-        lists = [
-            f'   "{key}": [\n    ' + ",\n    ".join(map(_encoded, rows)) + "\n   ]"
-            for key in ("figures", "growth", "density")
-            if (rows := getattr(part, key))
-        ]
-        took = f'   "seconds": {part.seconds:g},\n   "cpu_seconds": {part.cpu_seconds:g}'
-        took += f',\n   "day": {_encoded(part.day)}' if part.day else ""
-        parts.append(f'  "{name}": {{\n' + ",\n".join([*lists, took]) + "\n  }")
-    head = f' "machine": {_encoded(results.machine)},\n "day": {_encoded(results.day)},\n'
-    return ("{\n" + head + ' "parts": {\n' + ",\n".join(parts) + "\n }\n}\n").encode()
-
-
-def _encoded(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    whole = msgspec.json.format(msgspec.json.encode(results), indent=1).decode()
+    # The fields of a figure on its line.
+    path.write_text(re.sub(r"\{\s+(\"name\"[^}]*?)\s+\}", lambda found: "{" + " ".join(found[1].split()) + "}", whole))
 
 
 def _cpu_model() -> str:

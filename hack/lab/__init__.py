@@ -1,5 +1,5 @@
-"""Real kubelets on emulated NUMA machines: runs the chart, the image and both daemons as in a cluster.
+"""Developer tool: real kubelets on machines with several NUMA nodes, and what they make of the predictions.
 
-The lab has a control plane on loopback and QEMU guests with the hardware of a machine file. The parts of its test
-compare predictions with the decisions of the kubelets. docs/lab.md is made from a recorded run.
+The lab has a control plane on loopback, and nodes in name spaces that show the hardware of a machine file. The parts of
+its test are in `lab.parts`.
 """

@@ -1,4 +1,4 @@
-"""`make lab`: real kubelets on emulated NUMA machines, up and down again, and what they prove."""
+"""`make lab`: real kubelets on machines with NUMA nodes, up and down again, and what they prove."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ import sys
 import time
 from typing import Final
 
-import msgspec
-
 from images.application import REPOSITORY, ImageError
-from lab import pages, results, running, starting, testing
+from lab import results, running, starting, testing
 from lab.cluster import CLAIMED, STEERED, Lab
 from lab.errors import LabError
-from lab.native import cluster
 from lab.series import STARTED
 from lab.settings import SETTINGS
 from sandbox import kept
@@ -34,10 +31,6 @@ def main(arguments: list[str]) -> int:
         each.add_argument(
             "machines", nargs="*", default=["dual"], help="machines of hack/lab/machines, or machine files"
         )
-        each.add_argument("--native", action="store_true", help="kubelets in name spaces of this machine, as root")
-        each.add_argument(
-            "--before", default="", metavar="COMMIT", help="the commit from which the part upgrade starts"
-        )
     test = verbs.choices["test"]
     test.add_argument("--pods", type=int, default=300, help="number of pods per series")
     test.add_argument("--minutes", type=float, default=60.0, help="time limit after which series end")
@@ -52,17 +45,13 @@ def main(arguments: list[str]) -> int:
         "--started", type=float, default=STARTED, metavar="SHARE", help="the share of pods of a series that run"
     )
     test.add_argument(
-        "--steered", type=int, default=STEERED, help="number of pods per guest and policy in the part steered-binds"
+        "--steered", type=int, default=STEERED, help="number of pods per node and policy in the part steered-binds"
     )
     test.add_argument(
         "--claimed", type=int, default=CLAIMED, help="number of pods with claims, for each way of the part claims"
     )
-    test.add_argument("--onto", action="store_true", help=f"keep the results of other parts in {_LAST.name}")
-    test.add_argument("--note", action="append", default=[], help="a sentence for the page, about this run")
-    test.add_argument("--record", action="store_true", help="record the run, and write docs/lab.md")
     verbs.add_parser("down", help="stop the lab")
     verbs.add_parser("status", help="show the running processes")
-    verbs.add_parser("page", help="write docs/lab.md from the recorded run again")
     args = parser.parse_args(arguments)
     # `kill` is to end it as ^C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -78,24 +67,22 @@ def main(arguments: list[str]) -> int:
 
 def _do(args: argparse.Namespace) -> int:
     if args.verb == "up":
-        _up(args.machines, args.before, native=args.native)
+        _up(args.machines)
     elif args.verb == "test":
         return _test(args)
     elif args.verb == "down":
         print(f"lab: {running.end()} processes ended")
-    elif args.verb == "page":
-        pages.write(results.read(REPOSITORY / pages.RECORDED))
     else:
         _status()
     return 0
 
 
-def _up(machines: list[str], before: str, *, native: bool) -> Lab:
+def _up(machines: list[str]) -> Lab:
     """Whatever goes wrong, nothing is left running."""
     if kept.running(running.LINK):
         raise LabError("a lab is running already; make lab ARGS=down ends it")
     try:
-        return cluster.up(machines) if native else starting.up(machines, before)
+        return starting.up(machines)
     except BaseException:
         running.end()
         raise
@@ -104,40 +91,30 @@ def _up(machines: list[str], before: str, *, native: bool) -> Lab:
 def _test(args: argparse.Namespace) -> int:
     """Runs the test; a lab that the test has started ends with the test."""
     chosen = args.part or testing.NAMES
-    earlier = results.read(_LAST) if args.onto and _LAST.exists() else None
     is_own = not kept.running(running.LINK)
     start = time.monotonic()
     try:
-        lab = _up(args.machines, args.before, native=args.native) if is_own else starting.again()
+        lab = _up(args.machines) if is_own else starting.again()
         lab.steered, lab.claimed = args.steered, args.claimed
         deadline = start + 60 * args.minutes
-        test = testing.Test(
-            lab, chosen, args.pods, deadline, lambda run: _save(run, earlier), args.policy, args.started
-        )
-        run = _save(msgspec.structs.replace(test.run(), notes=tuple(args.note)), earlier)
+        run = testing.Test(lab, chosen, args.pods, deadline, _save, args.policy, args.started).run()
     finally:
         if is_own:
             running.end()
     print(f"lab: {'passed' if run.passed else 'FAILED'}; {_LAST}")
-    if args.record:
-        pages.record(run)
     return 0 if run.passed else 1
 
 
-def _save(run: results.Results, earlier: results.Results | None) -> results.Results:
-    whole = run if earlier is None else results.merged(earlier, run)
+def _save(run: results.Results) -> None:
     _LAST.parent.mkdir(exist_ok=True)
-    _LAST.write_bytes(results.as_json(whole))
-    return whole
+    _LAST.write_bytes(results.as_json(run))
 
 
 def _status() -> None:
-    directory, plan = running.plan()
+    directory, _ = running.plan()
     print(f"KUBECONFIG={directory / 'kubeconfig'}")
     for name, pid in kept.running(running.LINK).items():
         print(f"{name:28} {pid}")
-    for name, ports in plan.guests.items():
-        print(f"guest {name}: ssh -p {ports.ssh} root@127.0.0.1, agent http://127.0.0.1:{ports.agent}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A lab that runs: its API server, its guests, and what tests ask of both."""
+"""A lab that runs: its API server, its nodes, and what tests ask of both."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from lab import base, controlplane, instruments, kubelet, machine, qemu, truth
+from lab import controlplane, kubelet, machine, node, truth
 from lab.api import NODES, PODS, Json, Watch, wait
 from lab.errors import LabError
-from lab.guest import Guest
-from lab.qemu import Disks, Ports
+from lab.node import STATE_FILES, Node
 from lab.running import Plan, Processes
 from lab.series import LABEL
 from sandbox.controlplane import token_of
@@ -28,18 +27,19 @@ _DISAGREES: Final = "the expected machine state is different from the real one"
 _STARTING_S: Final = 120.0
 _SETTLED_S: Final = 90.0
 _OUTCOME_S: Final = 60.0
+# After a reboot the kubelet starts the containers of device plug-ins some seconds after it has admitted its pods.
+_CONTAINERS_S: Final = 5.0
 _PREDICTIONS: Final = 'topowise_scheduler_predictions_total{precision="'
 _VERDICTS: Final = "topowise_scheduler_verdicts_total"
 _WAITS: Final = "waiting for a"
+_RUNTIME: Final = "runtime"
 STEERED: Final = 72
 CLAIMED: Final = 200
-MEMORY_STATE: Final = "memory_manager_state"
-STATE_FILES: Final = ("cpu_manager_state", MEMORY_STATE)
 
 
 class Lab:
     """`setting` are the fields of KubeletConfiguration of the whole test, `changed` the fields that a part has set, by
-    guest, in addition; `steered` is the number of pods that are steered by policy and guest, `claimed` the number of
+    node, in addition; `steered` is the number of pods that are steered by policy and node, `claimed` the number of
     pods with claims by way; `disagreements` counts kubelets that their own memory_manager_state kept from starting, so
     that it was removed, as an operator has to."""
 
@@ -48,107 +48,83 @@ class Lab:
         self.processes = Processes(directory)
         self.api = controlplane.client(plan.api)
         self.kubeconfig = directory / "kubeconfig"
-        self.machines = {Path(name).stem: machine.read(name) for name in plan.guests}
-        self.guests = {Path(name).stem: self.guest(Path(name).stem, ports) for name, ports in plan.guests.items()}
+        self.machines = {Path(name).stem: machine.read(name) for name in plan.kubelets}
+        self.nodes = {Path(name).stem: Node(Path(name).stem, directory, port) for name, port in plan.kubelets.items()}
         self.setting: Json = {}
-        self.changed: dict[str, Json] = {name: {} for name in self.guests}
+        self.changed: dict[str, Json] = {name: {} for name in self.nodes}
         self.hardware: dict[str, dict[int, truth.Node]] = {}
         self.disagreements = 0
         self.steered = STEERED
         self.claimed = CLAIMED
-
-    def guest(self, name: str, ports: Ports) -> Guest:
-        """Returns the guest of this name."""
-        return Guest(name, self.directory, ports, base.made().key)
 
     def watch(self) -> None:
         """Starts the watches of objects and pods."""
         self.reports, self.pods = Watch(self.api, nrt.PATH), Watch(self.api, PODS)
 
     def power_on(self, name: str) -> None:
-        """Starts the guest's QEMU, with its present disk or a new disk."""
-        guest, disk, debian = self.guests[name], self.directory / f"{name}.qcow2", base.made()
-        if not disk.exists():
-            backing = ["-F", "raw", "-b", str(debian.disk)]
-            subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", *backing, str(disk)], check=True)
-        disks = Disks(disk, self.directory / "shared")
-        command = qemu.command(self.machines[name], debian, disks, guest.ports, self.directory, self.plan.accelerator)
-        self.processes.start(f"guest-{name}", command)
+        """Starts the name spaces and the container runtime."""
+        each = self.nodes[name]
+        self.processes.start(f"node-{name}", node.first_process(each))
+        each.until_booted()
+        self._serve(name, _RUNTIME)
+        each.until_runtime()
 
     def join(self, name: str) -> None:
-        """Tells the kubelet of a booted guest all that it needs, and starts it."""
+        """Starts the kubelet, and then the services that are containers on a real node."""
         user = controlplane.node_user(name)
         config = kubelet.kubeconfig(self.plan.api, controlplane.certificate(self.directory), token_of(user))
         self.configure(name)
-        self.guests[name].write(
-            {
-                kubelet.KUBECONFIG: json.dumps(config),
-                kubelet.ENVIRONMENT: f"KUBELET_ARGS=--hostname-override={name} --v=2\n",
-            }
-        )
-        self.guests[name].run(f"lab-service {self.plan.api} && systemctl start kubelet")
+        self.nodes[name].write({kubelet.KUBECONFIG: json.dumps(config)})
+        self.nodes[name].start_kubelet()
+        time.sleep(_CONTAINERS_S)
+        for service in self._services(name):
+            if service != _RUNTIME:
+                self._serve(name, service)
+
+    def _services(self, name: str) -> dict[str, list[str]]:
+        return node.services(self.nodes[name], self.machines[name])
+
+    def _serve(self, name: str, service: str) -> None:
+        command = node.kept(self.nodes[name], service, self._services(name)[service])
+        self.processes.start(f"{name}-{service}", command)
 
     def reboot(self, name: str) -> None:
-        """Restarts the machine. QEMU ends when a guest reboots, so it is started again with the disk that it had."""
-        guest = self.guests[name]
-        guest.attempt("sync; systemctl reboot --force", seconds=60)
-        wait(lambda: self.processes.has_ended(f"guest-{name}"), 120, f"guest {name} goes off", 0.5)
-        guest.forget_connection()
-        self.hardware.pop(name, None)
+        """Ends all processes of the node, and starts it with another boot id and without containers."""
+        self.processes.stop(f"node-{name}")
+        self.nodes[name].boot()
         self.power_on(name)
-        guest.until_booted()
+        since = now()
         self.join(name)
-        self.until_ready(name, self.now(name))
+        self.until_ready(name, since)
         self.until_devices(name)
 
     def plugin_starts(self, name: str) -> int:
-        """Returns how often the containers of the lab's own pod have restarted; the device plug-ins are among them."""
-        return sum(
-            status.get("restartCount", 0)
-            for item in self.api.items(f"/api/v1/namespaces/{instruments.NAMESPACE}/pods")
-            if item["spec"].get("nodeName") == name
-            for status in item["status"].get("containerStatuses", ())
-        )
-
-    def runtime_versions(self) -> dict[str, str]:
-        """Returns the versions of what runs containers and guests."""
-        name, guest = next(iter(self.guests.items()))
-        info = self.api.call("GET", f"{NODES}/{name}")["status"]["nodeInfo"]
-        done = subprocess.run([qemu.PROGRAM, "--version"], check=False, capture_output=True, text=True, timeout=60)
-        return {
-            "container runtime": info["containerRuntimeVersion"],
-            "runc": guest.run("runc --version").split("\n", 1)[0].removeprefix("runc version "),
-            "kernel of the guests": info["kernelVersion"],
-            "QEMU": done.stdout.partition("\n")[0].partition("version ")[2].strip(),
-        }
+        """Returns how often the device plug-ins have started, by their logs."""
+        logs = self.directory.glob(f"{name}-plugin-*.log")
+        return sum(log.read_text().count("devices {") for log in logs)
 
     def configure(self, name: str) -> None:
         """Writes the configuration of its kubelet."""
-        configuration = kubelet.configuration(self.machines[name], {**self.setting, **self.changed[name]})
-        self.guests[name].write({kubelet.CONFIG: json.dumps(configuration, indent=1)})
+        changed = {**self.setting, **self.changed[name]}
+        configuration = kubelet.configuration(self.machines[name], self.nodes[name].port, changed)
+        self.nodes[name].write({kubelet.CONFIG: json.dumps(configuration, indent=1)})
 
     def restart_kubelet(self, name: str, *, forget: bool = False) -> None:
         """Restarts the kubelet; `forget` removes its state files, as a change of policies requires."""
-        files = " ".join(f"/var/lib/kubelet/{file}" for file in STATE_FILES)
-        removed = f"rm -f {files};" if forget else ""
-        self.guests[name].run(f"systemctl stop kubelet; {removed}")
+        each = self.nodes[name]
+        each.stop_kubelet(STATE_FILES if forget else ())
         # The last heartbeat of the old kubelet may have devices that the new kubelet does not know yet.
-        since = self.now(name)
-        self.guests[name].run("systemctl start kubelet")
+        since, before = now(), each.log.stat().st_size
+        each.start_kubelet()
         try:
             self.until_ready(name, since, _STARTING_S)
         except LabError:
-            if _DISAGREES not in self.guests[name].run("journalctl --unit kubelet --no-pager --lines 300"):
+            if _DISAGREES not in each.log.read_text(errors="replace")[before:]:
                 raise
             self.disagreements += 1
-            self.guests[name].run(f"systemctl stop kubelet; rm -f /var/lib/kubelet/{MEMORY_STATE}")
-            self.guests[name].run("systemctl start kubelet")
-            self.until_ready(name, self.now(name))
-
-    def now(self, name: str) -> str:
-        """Returns the guest's time as heartbeats have it: in whole seconds, so rounded up to the next second."""
-        seconds = int(self.guests[name].run("date +%s")) + 1
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+            each.stop_kubelet(STATE_FILES[1:])
+            each.start_kubelet()
+            self.until_ready(name, now())
 
     def until_ready(self, name: str, since: str = "", seconds: float = _READY_S) -> None:
         """Waits until the node is Ready by a heartbeat at or after `since`. Raises LabError."""
@@ -178,32 +154,21 @@ class Lab:
         wait(there, _READY_S, f"{', '.join(sorted(resources))} on {name}", 0.5)
 
     def holding(self, name: str) -> truth.Truth:
-        """Returns the kubelet's state, as soon as the agent can read it. Raises LabError."""
+        """Returns the kubelet's state, as soon as it can be read. Raises LabError."""
 
         def told() -> truth.Truth | None:
             try:
-                return truth.read(self.guests[name].seen().told)
+                return truth.read(self.nodes[name].seen())
             except (LabError, KeyError, ParseError):
                 return None
 
-        return wait(told, _READY_S, f"the agent of {name} has read the kubelet's state", 0.5)
+        return wait(told, _READY_S, f"the kubelet of {name} tells its state", 0.5)
 
-    def nodes(self, name: str) -> dict[int, truth.Node]:
-        """Its NUMA nodes by its own kernel, read once after each boot."""
+    def numa_nodes(self, name: str) -> dict[int, truth.Node]:
+        """Returns its NUMA nodes by its /sys, which is read once."""
         if name not in self.hardware:
-            self.hardware[name] = truth.nodes(self.sys(name))
+            self.hardware[name] = truth.nodes(self.nodes[name].sys())
         return self.hardware[name]
-
-    def sys(self, name: str) -> dict[str, str]:
-        """Returns texts of /sys of the guest by path, as soon as the agent can read them. Raises LabError."""
-        return wait(lambda: self._sys(name), _READY_S, f"the agent of {name} answers", 0.5)
-
-    def _sys(self, name: str) -> dict[str, str] | None:
-        try:
-            sys: dict[str, str] = self.guests[name].seen("/machine").told["sys"]
-        except LabError:
-            return None
-        return sys
 
     def differences(self, name: str) -> list[str]:
         """Between its object and itself, now."""
@@ -212,13 +177,13 @@ class Lab:
             return ["there is no object"]
         if unconfirmed := attribute(raw, "topowise.io/unconfirmed"):
             return [f"the object is unconfirmed: {unconfirmed}"]
-        return truth.differences(raw, self.nodes(name), self.holding(name))
+        return truth.differences(raw, self.numa_nodes(name), self.holding(name))
 
     def settle(self, seconds: float = _SETTLED_S) -> list[str]:
-        """Waits until every object equals its guest; returns the differences that remain at the time limit."""
+        """Waits until every object equals its node; returns the differences that remain at the time limit."""
         deadline = time.monotonic() + seconds
         while True:
-            differences = [f"{name}: {difference}" for name in self.guests for difference in self.differences(name)]
+            differences = [f"{name}: {difference}" for name in self.nodes for difference in self.differences(name)]
             if not differences or time.monotonic() > deadline:
                 return differences
             time.sleep(0.2)
@@ -270,10 +235,6 @@ class Lab:
             [name for name, pod in list(self.pods.objects.items()) if LABEL in pod["metadata"].get("labels", {})]
         )
 
-    def metrics(self, name: str, address: str) -> dict[str, float]:
-        """Returns the metrics of a pod on the guest, by name with labels."""
-        return by_name(self.guests[name].relayed(f"http://{address}:9153/metrics"))
-
     def counts(self) -> dict[str, float]:
         """Returns the service's metrics by name with labels."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.plan.metrics}/metrics", timeout=20) as answer:
@@ -302,6 +263,11 @@ class Lab:
         if done.returncode:
             raise LabError(f"kubectl {' '.join(arguments)[:160]} ended with {done.returncode}: {done.stderr[-600:]}")
         return done.stdout
+
+
+def now() -> str:
+    """Returns the time as heartbeats have it: in whole seconds, so rounded up to the next second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1))
 
 
 def by_name(metrics: str) -> dict[str, float]:

@@ -40,8 +40,8 @@ def binaries() -> Path:
     return folder
 
 
-def node_user(guest: str) -> str:
-    return f"system:node:{guest}"
+def node_user(name: str) -> str:
+    return f"system:node:{name}"
 
 
 def kubeconfig(directory: Path, port: int, user: str = ADMIN) -> Path:
@@ -65,7 +65,7 @@ def start(processes: Processes, plan: Plan) -> None:
     (etcd_port, manager_port) = free_ports(2)
     etcd = f"http://127.0.0.1:{etcd_port}"
     processes.start("etcd", etcd_arguments(folder, work, etcd))
-    users = USERS | {node_user(guest): "system:nodes" for guest in plan.guests}
+    users = USERS | {node_user(name): "system:nodes" for name in plan.kubelets}
     arguments = apiserver_arguments(folder, work, etcd, plan.api, users)
     own = ["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"]
     processes.start("kube-apiserver", [*arguments, *own])
@@ -75,15 +75,14 @@ def start(processes: Processes, plan: Plan) -> None:
 
 def start_schedulers(processes: Processes, plan: Plan) -> None:
     """Starts the service, and the stock kube-scheduler that calls it."""
-    start_service(processes, plan)
+    _start_service(processes, plan)
     extender = stock_scheduler.extender(f"http://127.0.0.1:{plan.extender}", httpTimeout=_TIMEOUT)
     ignored = {"name": "NodeResourcesFit", "args": {"ignoredResources": [steering.RESOURCE]}}
     profile = {"schedulerName": "default-scheduler", "pluginConfig": [ignored]}
     _start_scheduler(processes, plan, "kube-scheduler", {"profiles": [profile], "extenders": [extender]})
 
 
-def start_service(processes: Processes, plan: Plan, **sections: Json) -> None:
-    """Starts the service, with further sections of its configuration. Raises LabError."""
+def _start_service(processes: Processes, plan: Plan) -> None:
     work = processes.directory
     kubeconfig_path = kubeconfig(work, plan.api, stock_scheduler.USER)
     service = {
@@ -95,7 +94,6 @@ def start_service(processes: Processes, plan: Plan, **sections: Json) -> None:
         "serving": {"address": "127.0.0.1", "port": plan.metrics},
         "steering": {"enabled": True},
         "resourceClaims": {"enabled": True},
-        **sections,
     }
     config = work / "topowise.yaml"
     config.write_text(yaml.safe_dump(service))

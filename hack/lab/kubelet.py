@@ -1,4 +1,4 @@
-"""What a guest's kubelet is told: its configuration, and how it finds the API server."""
+"""What a node's kubelet is told: its configuration, and how it finds the API server."""
 
 from __future__ import annotations
 
@@ -16,21 +16,33 @@ _EVICT: Final = 100
 STATIC_PODS: Final = "/etc/kubernetes/manifests"
 CONFIG: Final = "/var/lib/kubelet/config.yaml"
 KUBECONFIG: Final = "/etc/kubernetes/kubelet.kubeconfig"
-ENVIRONMENT: Final = "/etc/kubernetes/kubelet.env"
-# As a guest sees the machine that it runs on.
-HOST: Final = "10.0.2.2"
+SOCKET: Final = "/var/lib/kubelet/cri.sock"
+"""The socket of the container runtime."""
 
 
-def configuration(machine: Machine, changed: Json | None = None) -> Json:
-    """KubeletConfiguration: the lab's, then the machine's, then what a test has changed."""
+def configuration(machine: Machine, port: int, changed: Json | None = None) -> Json:
+    """Returns KubeletConfiguration: the lab's, then the machine's, then what a test has changed."""
     own = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        # The port is forwarded to this machine's loopback alone.
+        # It listens on loopback alone.
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
-        "cgroupDriver": "systemd",
-        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+        "address": "127.0.0.1",
+        "port": port,
+        "healthzPort": 0,
+        "readOnlyPort": 0,
+        "containerRuntimeEndpoint": f"unix://{SOCKET}",
+        # A node has no cgroups of its own, and changes nothing of this machine.
+        "cgroupsPerQOS": False,
+        "enforceNodeAllocatable": ["none"],
+        "failCgroupV1": False,
+        "cgroupDriver": "cgroupfs",
+        "protectKernelDefaults": True,
+        "makeIPTablesUtilChains": False,
+        "failSwapOn": False,
+        "oomScoreAdj": 0,
+        "localStorageCapacityIsolation": False,
         "resolvConf": "",
         "nodeStatusUpdateFrequency": "2s",
         "syncFrequency": "10s",
@@ -63,9 +75,9 @@ def reserved_cpus(configured: Json) -> frozenset[int]:
 
 
 def kubeconfig(port: int, certificate: bytes, token: str) -> Json:
-    """Returns a kubeconfig that names the Service, which the certificate is for, in place of the guest's address."""
+    """Returns a kubeconfig that names the Service, which the certificate is for, in place of the address."""
     cluster = {
-        "server": f"https://{HOST}:{port}",
+        "server": f"https://127.0.0.1:{port}",
         "certificate-authority-data": base64.b64encode(certificate).decode(),
         "tls-server-name": "kubernetes",
     }

@@ -1,6 +1,7 @@
-"""A machine file: the hardware of a guest, and the configuration of its kubelet and device plug-ins.
+"""A machine file: the hardware of a node, and the configuration of its kubelet and device plug-ins.
 
-Invariant: a machine that was read can be built. `read` refuses what QEMU or the kubelet would refuse minutes later.
+Invariant: a machine that was read can be shown to a kubelet. `read` refuses what the kubelet would refuse minutes
+later.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lab.errors import LabError
 MACHINES: Final = Path(__file__).with_name("machines")
 # The Topology Manager's default limit (maxAllowableNUMANodes).
 MOST_NODES: Final = 8
-# The limit of root ports on an expander bus.
+# A root complex has eight buses for functions of device plug-ins.
 _MOST_FUNCTIONS: Final = 8
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -29,7 +30,6 @@ class NumaNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
     socket: int | None = None
     die: int = 0
     hugepages_2mi: int = msgspec.field(default=0, name="hugepages2Mi")
-    hugepages_1gi: int = msgspec.field(default=0, name="hugepages1Gi")
     pci: tuple[str, ...] = ()
 
 
@@ -45,7 +45,7 @@ class Devices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
 
 
 class Claimed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """The devices of a DRA driver, in a lab without emulation: the number of display controllers by NUMA node."""
+    """The devices of a DRA driver: the number of display controllers by NUMA node."""
 
     driver: str
     near: dict[int, Positive]
@@ -125,7 +125,7 @@ def problems(machine: Machine) -> Iterable[str]:
         )
         if len(node.pci) > _MOST_FUNCTIONS:
             yield f"node {place} has {len(node.pci)} PCI functions, expected {_MOST_FUNCTIONS} at most"
-        if node.hugepages_2mi * 2 + node.hugepages_1gi * 1024 >= node.memory:
+        if node.hugepages_2mi * 2 >= node.memory:
             yield f"node {place} has more huge pages than memory"
     if machine.claims and (outside := set(machine.claims.near) - set(range(count))):
         yield f"devices of claims are near {sorted(outside)}, expected NUMA nodes below {count}"

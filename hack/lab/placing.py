@@ -26,7 +26,7 @@ _STAY: Final = (2, 4, 6)
 # Verdicts that are about the kubelet, which alone a kubelet can contradict.
 _JUDGED: Final = ("not now", "never")
 _MOST_PROBLEMS: Final = 40
-# The object is as the guest already, so that the service needs only read it.
+# The object is as the node already, so that the service needs only read it.
 _REPORT_S: Final = 30.0
 
 
@@ -137,7 +137,7 @@ class Placing:
         predicted = truth.predicted(pod)
         has_hints = attribute(self._lab.reports.objects[node], "topologyManagerPolicy") != "none"
         outcome = truth.agreement(
-            predicted, uid, identity, self._lab.holding(node), self._lab.nodes(node), has_hints=has_hints
+            predicted, uid, identity, self._lab.holding(node), self._lab.numa_nodes(node), has_hints=has_hints
         )
         if outcome.exact:
             self.tally.counts[EXACT if predicted else UNPREDICTED] += 1
@@ -169,7 +169,7 @@ class Placing:
     def _make_room(self) -> None:
         """Deletes many pods at once: ending several pods takes a kubelet no longer than ending a single pod. So nodes
         are filled and emptied, and most pods fit somewhere. Pods of other origin stay."""
-        for node in self._lab.guests:
+        for node in self._lab.nodes:
             there = [name for name in self._lab.live(node) if name in self._placed]
             if len(there) > self._random.choice(_STAY):
                 self._lab.delete(self._random.sample(there, self._random.randint(len(there) // 2, len(there))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final, TypeAlias
 
 import msgspec
@@ -19,53 +18,28 @@ WAITS: Final = "of them waiting for a report"
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A part of the test: its verdict, its figures by name, and its problems in words.
-
-    `key` selects the part on the command line, `on` are the guests, `kubelet` is their version. `at` is the day, the
-    commit and the image of the run: a page may have parts of several runs.
-    """
+    """A part of the test: its verdict, its figures by name, and its problems in words."""
 
     name: str
     passed: bool
     figures: dict[str, Figure] = {}
     problems: tuple[str, ...] = ()
-    key: str = ""
-    on: str = ""
-    kubelet: str = ""
-    at: str = ""
 
 
 class Results(msgspec.Struct, frozen=True):
-    """A run: `versions` by name of program; `machines` in words, by guest; `not_run` are the omitted parts,
-    `notes` are the sentences of `--note`."""
+    """A run: `versions` by name of program; `not_run` are the omitted parts."""
 
     day: str
     commit: str
     host: str
     versions: dict[str, str]
-    machines: dict[str, str]
+    machines: tuple[str, ...]
     parts: tuple[Part, ...] = ()
     not_run: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
         return bool(self.parts) and all(part.passed for part in self.parts)
-
-
-def merged(earlier: Results, run: Results) -> Results:
-    """Returns a run, with the earlier run's parts that were not repeated on the same guests and kubelet."""
-    again = {(part.key, part.name, part.on, part.kubelet) for part in run.parts}
-    kept = (part for part in earlier.parts if (part.key, part.name, part.on, part.kubelet) not in again)
-    parts = (*kept, *run.parts)
-    there = {part.key for part in parts}
-    return msgspec.structs.replace(
-        run,
-        parts=parts,
-        versions={**earlier.versions, **run.versions},
-        machines={**earlier.machines, **run.machines},
-        not_run=tuple(name for name in run.not_run if name not in there),
-    )
 
 
 def as_json(run: Results) -> bytes:
@@ -98,8 +72,3 @@ def percentile(values: list[float], share: float) -> float:
     """Returns the smallest value that this share of the values does not exceed, 0 without values."""
     ordered = sorted(values)
     return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3) if ordered else 0.0
-
-
-def read(path: Path) -> Results:
-    """Returns a recorded run."""
-    return msgspec.json.decode(path.read_bytes(), type=Results)

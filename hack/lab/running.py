@@ -19,29 +19,24 @@ from typing import Final
 import msgspec
 
 from images.application import REPOSITORY
-from lab import base
 from lab.api import wait
 from lab.errors import LabError
-from lab.qemu import Ports
 from sandbox import kept
 
 LINK: Final = REPOSITORY / ".lab"
-# The accelerator of a lab without emulation.
-NATIVE: Final = "native"
 LOGS: Final = REPOSITORY / "dist/lab-logs"
 _PLAN: Final = "lab.json"
 _STARTED_S: Final = 5.0
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Where everything is: ports of loopback, and the guests' by the name of their machine (or the machine's file)."""
+    """Ports of loopback, and the kubelets' by the name of their machine (or the machine's file)."""
 
     api: int
     extender: int
     explaining: int
     metrics: int
-    accelerator: str
-    guests: dict[str, Ports]
+    kubelets: dict[str, int]
 
 
 class Processes:
@@ -94,8 +89,9 @@ def new() -> Path:
     """Creates the directory of a lab. Raises LabError if a lab is running."""
     if there := kept.running(LINK):
         raise LabError(f"a lab is running already ({', '.join(there)}); stop it with make lab ARGS=down")
-    base.cache().mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix="run-", dir=base.cache()))
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "topowise-lab"
+    cache.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="run-", dir=cache))
     kept.keep(directory, {}, LINK)
     return directory
 

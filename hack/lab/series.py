@@ -1,7 +1,7 @@
 """Pods of a series: made from a number, so that a series can be run again; of all kinds that a kubelet treats apart.
 
 Nearly all of them name a runtime that no node has: the kubelet admits such a pod, gives it what it asks for, and never
-starts it, because a container costs seconds under emulation. Sizes follow the machine, so that some fit nowhere.
+starts it, so that a series takes minutes. Sizes follow the machine, so that some fit nowhere.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from lab.instruments import IMAGE
 from lab.machine import Machine
 
 Json = dict[str, Any]
 
 NEVER_STARTS: Final = "lab-never-starts"
+IMAGE: Final = "lab"
 LABEL: Final = "lab-series"
 # The default share of pods that run: each takes as long as ten pods that are only admitted.
 STARTED: Final = 0.02

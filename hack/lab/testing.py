@@ -12,20 +12,15 @@ from typing import Final
 
 import msgspec
 
-import images.__main__ as building
 import topowise
-from images import load
 from images.application import REPOSITORY
 from lab import controlplane, parts, results
 from lab.cluster import Lab
-from lab.machine import Machine
 from lab.parts.disturbing import reconfigure
 from lab.placing import Placing
 from lab.results import Part, Results
-from lab.running import NATIVE
 from lab.series import STARTED, Series
 from lab.settings import SETTINGS
-from lab.starting import Progress
 
 SERIES: Final = "series"
 ALL_SERIES: Final = tuple(f"{SERIES} {name}" for name in SETTINGS)
@@ -52,23 +47,23 @@ class Test:
         self._lab, self._pods, self._deadline, self._save = lab, pods, deadline, save
         self._chosen, self._setting, self._started = chosen, setting, started
         self._series = [name for name in SETTINGS if SERIES in chosen or f"{SERIES} {name}" in chosen]
-        self._progress = Progress(len({*chosen} - {SERIES, *ALL_SERIES}) + len(self._series))
+        self._count = len({*chosen} - {SERIES, *ALL_SERIES}) + len(self._series)
+        self._number, self._start = 0, time.monotonic()
         self.results = Results(
             day=datetime.now(UTC).date().isoformat(),
             commit=_git("describe", "--always", "--dirty"),
             host=_host(lab),
             versions=_versions(lab),
-            machines={name: described(machine) for name, machine in lab.machines.items()},
+            machines=tuple(lab.machines),
             not_run=tuple(
                 name for name in EACH if name not in chosen and name.removeprefix("series ") not in self._series
             ),
         )
-        self._at = f"{self.results.day}, {self.results.commit}, {self.results.versions['image']}"
 
     def run(self) -> Results:
         if self._setting:
             self._lab.setting = SETTINGS[self._setting]
-            for name in self._lab.guests:
+            for name in self._lab.nodes:
                 reconfigure(self._lab, name, {})
         for name, part in parts.BEFORE.items():
             self._run(name, part)
@@ -76,7 +71,7 @@ class Test:
             if setting in self._series:
                 self._place(number, setting)
         if self._series:
-            for name in self._lab.guests:
+            for name in self._lab.nodes:
                 reconfigure(self._lab, name, {})
         for name, part in parts.AFTER.items():
             self._run(name, part)
@@ -85,28 +80,28 @@ class Test:
     def _run(self, name: str, part: Callable[[Lab], Part]) -> None:
         if name not in self._chosen:
             return
-        self._progress.part(name)
+        self._announce(name)
         if not parts.is_possible(name, self._lab):
             self._skip(name)
             return
         done = _guarded(name, lambda: part(self._lab))
-        self._add(name, msgspec.structs.replace(done, name=f"{done.name}{self._under()}"))
+        under = f" ({self._setting})" if self._setting else ""
+        self._add(msgspec.structs.replace(done, name=f"{done.name}{under}"))
 
-    def _under(self) -> str:
-        words = [self._setting] if self._setting else []
-        if self._lab.plan.accelerator == NATIVE:
-            words.append("not emulated")
-        return f" ({'; '.join(words)})" if words else ""
+    def _announce(self, title: str) -> None:
+        self._number += 1
+        seconds = time.monotonic() - self._start
+        print(f"lab: {seconds:5.0f} s  part {self._number} of {self._count}: {title}", flush=True)
 
     def _place(self, number: int, setting: str) -> None:
-        self._progress.part(f"series {setting}")
+        self._announce(f"series {setting}")
         if time.monotonic() > self._deadline:
             self._skip(f"series {setting}")
             return
         title = f"Series: {setting}" + ("" if self._started == STARTED else f", {self._started:.0%} of the pods run")
 
         def run() -> Part:
-            for name in self._lab.guests:
+            for name in self._lab.nodes:
                 reconfigure(self._lab, name, SETTINGS[setting])
             placing = Placing(self._lab, number)
             series = Series(next(iter(self._lab.machines.values())), number, f"s{number}", self._started)
@@ -120,11 +115,9 @@ class Test:
             self._lab.clear()
             return msgspec.structs.replace(part, figures={**part.figures, **predicted})
 
-        self._add(f"series {setting}", _guarded(title, run))
+        self._add(_guarded(title, run))
 
-    def _add(self, key: str, result: Part) -> None:
-        guests, kubelet = ", ".join(self._lab.guests), self.results.versions["kubelet"]
-        part = msgspec.structs.replace(result, key=key, on=guests, kubelet=kubelet, at=self._at)
+    def _add(self, part: Part) -> None:
         print(f"lab: {'passed' if part.passed else 'FAILED'}  {part.name}: {part.figures}", flush=True)
         for problem in part.problems:
             print(f"lab:         {problem}", flush=True)
@@ -146,46 +139,22 @@ def _guarded(name: str, run: Callable[[], Part]) -> Part:
         return Part(name, passed=False, problems=(f"{type(exc).__name__}: {exc}",))
 
 
-def described(machine: Machine) -> str:
-    """Returns the machine in words, for the page."""
-    with_cpus = sum(node.socket is not None for node in machine.nodes)
-    more = len(machine.nodes) - with_cpus
-    devices = sum(len(node.pci) for node in machine.nodes)
-    pages = sum(node.hugepages_2mi for node in machine.nodes)
-    memory = sum(node.memory for node in machine.nodes)
-    words = [
-        f"{machine.cpus} CPUs in {machine.sockets * machine.dies * machine.cores} cores, {machine.sockets} sockets",
-        f"{len(machine.nodes)} NUMA nodes" + (f", {more} of memory alone" if more else ""),
-        f"{memory} MiB, {pages} huge pages of 2 MiB",
-        f"{devices} PCI functions",
-    ]
-    words += [f"{plugin.resource} by a device plug-in" for plugin in machine.devices]
-    if machine.claims is not None:
-        words.append(f"{sum(machine.claims.near.values())} devices of claims by the DRA driver {machine.claims.driver}")
-    return "; ".join(words)
-
-
 def _versions(lab: Lab) -> dict[str, str]:
-    name = next(iter(lab.guests))
+    name = next(iter(lab.nodes))
     info = lab.api.call("GET", f"/api/v1/nodes/{name}")["status"]["nodeInfo"]
     server = lab.api.call("GET", "/version")["gitVersion"]
     return {
         "topowise": topowise.__version__,
-        "image": _first_line("cat", str(building.archive(load.architecture()).with_suffix(".digest")))[:19],
         "kube-apiserver and kube-scheduler": server,
         "kubelet": info["kubeletVersion"],
-        **lab.runtime_versions(),
         "etcd": _first_line(str(controlplane.binaries() / "etcd"), "--version").removeprefix("etcd Version: "),
         "Helm": _first_line(str(REPOSITORY / "hack/helm"), "version", "--short"),
     }
 
 
 def _host(lab: Lab) -> str:
-    count, cpus, accel = len(lab.guests), os.cpu_count(), lab.plan.accelerator.upper()
-    guests = f"{count} guest{'s' if count > 1 else ''}"
-    return (
-        f"{cpus} CPUs for {guests} and the control plane, {accel}; load average {os.getloadavg()[0]:.0f} at the start"
-    )
+    load = os.getloadavg()[0]
+    return f"{os.cpu_count()} CPUs for {len(lab.nodes)} nodes and the control plane; load average {load:.0f}"
 
 
 def _first_line(*command: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads an agent's answer, and compares objects and predictions with it.
+"""Reads what a node says, and compares objects and predictions with it.
 
 Pure. Invariant: the truth is the kernel's and the kubelet's own text. Shared code of the daemons parses the kubelet's
 files; no value that a daemon has computed is part of the truth.
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from lab.native import dra
+from lab import dra
 from topowise import attributes, checkpoints, cpuset, nrt, quantity, steering
 from topowise.attributes import devices as device_attributes
 from topowise.attributes import holdings
@@ -42,7 +42,7 @@ class Held(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """The state of a guest: containers by pod uid from state files, by namespace and name from podresources; `near` has
+    """The state of a node: containers by pod uid from state files, by namespace and name from podresources; `near` has
     the NUMA nodes of each device, by resource and id. `claimed` are the claims of each pod with their devices, as
     podresources has them, `prepared` as the DRA driver has them."""
 
@@ -64,7 +64,7 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 def nodes(sys: Mapping[str, str]) -> dict[int, Node]:
-    """Returns the NUMA nodes of the agent's /machine."""
+    """Returns the NUMA nodes by texts of /sys."""
     return {
         int(path.split("/")[3].removeprefix("node")): _node(sys, path.removesuffix("/cpulist"))
         for path in sys
@@ -84,7 +84,7 @@ def _node(sys: Mapping[str, str], folder: str) -> Node:
 
 
 def read(document: Json) -> Truth:
-    """Decodes the agent's answer. Raises ParseError, and KeyError while the kubelet has not written its files."""
+    """Decodes `Node.seen`. Raises ParseError, and KeyError while the kubelet has not written its files."""
     files = document["files"]
     cpus = checkpoints.cpu_state(files["cpu_manager_state"]["text"].encode())
     memory = checkpoints.memory_state(files["memory_manager_state"]["text"].encode())
@@ -184,7 +184,7 @@ def exclusive(truth: Truth) -> dict[tuple[str, str], dict[str, Held]]:
 
 
 def differences(raw: Json, machine: Mapping[int, Node], truth: Truth) -> list[str]:
-    """Returns the differences between an object and its guest."""
+    """Returns the differences between an object and its node."""
     topology = msgspec.convert(raw, nrt.NodeResourceTopology)
     problems = list(_of_zones(topology, machine))
     named = {entry.name: entry.value for entry in topology.attributes or ()}

@@ -42,60 +42,10 @@ async def test_a_namespace_is_created_and_labelled(api: Client, kubectl: Any) ->
     assert "a=b" in await kubectl("get", "namespace", name, "--show-labels")
 
 
-@pytest.mark.parametrize(
-    ("command", "path", "fields"),
-    [
-        (
-            "deployment {} --image=i:1 --replicas=2 --port=80 -- sleep 5",
-            "/apis/apps/v1/namespaces/default/deployments",
-            {
-                "replicas": 2,
-                "selector": {"matchLabels": {"app": "{}"}},
-                "template.metadata.labels": {"app": "{}"},
-                "template.spec.containers.0.image": "i:1",
-                "template.spec.containers.0.command": ["sleep", "5"],
-                "template.spec.containers.0.ports.0.containerPort": 80,
-            },
-        ),
-        (
-            "job {} --image=i:1 -- sleep 5",
-            "/apis/batch/v1/namespaces/default/jobs",
-            {"template.spec.restartPolicy": "Never", "template.spec.containers.0.command": ["sleep", "5"]},
-        ),
-        (
-            "pdb {} --selector=app=web --min-available=50%",
-            "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
-            {"minAvailable": "50%", "selector": {"matchLabels": {"app": "web"}}},
-        ),
-        ("pdb {} --selector=app=web --max-unavailable=1", "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
-         {"maxUnavailable": 1}),
-    ],
-)  # fmt: skip
-async def test_the_generators_of_create_send_protobuf(
-    api: Client, kubectl: Any, command: str, path: str, fields: dict[str, Any]
-) -> None:
+async def test_a_pod_gets_the_priority_of_its_class(api: Client) -> None:
     name = api.name()
-    assert "created" in await kubectl("create", *command.format(name).split())
-    created = await api.ok("GET", f"{path}/{name}")
-    for field, value in fields.items():
-        decoded: Any = created["spec"]
-        for step in field.split("."):
-            decoded = decoded[int(step)] if step.isdigit() else decoded[step]
-        assert decoded == json.loads(json.dumps(value).replace("{}", name)), field
-
-
-async def test_a_deployment_is_scaled(api: Client, kubectl: Any) -> None:
-    name, path = api.name(), "/apis/apps/v1/namespaces/default/deployments"
-    await kubectl("create", "deployment", name, "--image=i:1")
-    assert "scaled" in await kubectl("scale", "deployment", name, "--replicas=3")
-    assert (await api.ok("GET", f"{path}/{name}"))["spec"]["replicas"] == 3
-    scale = await api.ok("GET", f"{path}/{name}/scale")
-    assert (scale["kind"], scale["spec"]) == ("Scale", {"replicas": 3})
-
-
-async def test_a_pod_gets_the_priority_of_its_class(api: Client, kubectl: Any) -> None:
-    name = api.name()
-    await kubectl("create", "priorityclass", name, "--value=-1000", "--preemption-policy=Never")
+    priority_class = {"metadata": {"name": name}, "value": -1000, "preemptionPolicy": "Never"}
+    await api.ok("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", priority_class)
     document = pod(name)
     document["spec"]["priorityClassName"] = name
     async with asyncio.timeout(60):

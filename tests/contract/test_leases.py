@@ -68,46 +68,39 @@ async def test_a_time_is_read_in_utc(api: Client, written: str, read: str) -> No
     assert created["spec"]["renewTime"] == read
 
 
-LAYOUT = '"2006-01-02T15:04:05.000000Z07:00"'
-
-
 @pytest.mark.parametrize(
-    ("written", "problem"),
+    "written",
     [
-        ("2026-01-01T00:00:00Z", f' as {LAYOUT}: cannot parse "Z" as ".000000"'),
-        ("2026-01-01T00:00:00+00:00", f' as {LAYOUT}: cannot parse "+00:00" as ".000000"'),
-        ("2026-01-01T00:00:00.123Z", f' as {LAYOUT}: cannot parse ".123Z" as ".000000"'),
-        ("2026-01-01T00:00:00.1234567Z", f' as {LAYOUT}: cannot parse "7Z" as "Z07:00"'),
-        ("2026-01-01 00:00:00.123456Z", f' as {LAYOUT}: cannot parse " 00:00:00.123456Z" as "T"'),
-        ("2026-01-01T00:00:00.123456", f' as {LAYOUT}: cannot parse "" as "Z07:00"'),
-        ("", f' as {LAYOUT}: cannot parse "" as "2006"'),
-        ("2026-13-01T00:00:00.123456Z", ": month out of range"),
+        "2026-01-01T00:00:00Z",
+        "2026-01-01T00:00:00+00:00",
+        "2026-01-01T00:00:00.123Z",
+        "2026-01-01T00:00:00.1234567Z",
+        "2026-01-01 00:00:00.123456Z",
+        "2026-01-01T00:00:00.123456",
+        "",
+        "2026-13-01T00:00:00.123456Z",
     ],
 )
-async def test_a_time_has_exactly_six_digits_after_the_point(api: Client, written: str, problem: str) -> None:
+async def test_a_time_has_exactly_six_digits_after_the_point(api: Client, written: str) -> None:
     reply = await api.call("POST", LEASES, lease(api.name(), renewTime=written))
     assert (reply.status, reply.body["reason"]) == (400, "BadRequest")
     text = f'Lease in version "v1" cannot be handled as a Lease: parsing time "{written}"'
-    assert reply.body["message"] == text + problem
+    assert reply.body["message"].startswith(text)
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "shown", "expected"),
+    ("field", "value", "expected"),
     [
-        ("renewTime", 5, "number", "string"),
-        ("holderIdentity", 5, "number", "string"),
-        ("leaseDurationSeconds", "15", "string", "int32"),
-        ("leaseDurationSeconds", 1.5, "number 1.5", "int32"),
+        ("renewTime", 5, "string"),
+        ("holderIdentity", 5, "string"),
+        ("leaseDurationSeconds", "15", "int32"),
+        ("leaseDurationSeconds", 1.5, "int32"),
     ],
 )
-async def test_a_value_of_another_type_is_a_bad_request(
-    api: Client, field: str, value: object, shown: str, expected: str
-) -> None:
+async def test_a_value_of_another_type_is_a_bad_request(api: Client, field: str, value: object, expected: str) -> None:
     reply = await api.call("POST", LEASES, lease(api.name(), **{field: value}))
     assert (reply.status, reply.body["reason"]) == (400, "BadRequest")
-    assert reply.body["message"].endswith(
-        f"json: cannot unmarshal {shown} into Go struct field LeaseSpec.spec.{field} of type {expected}"
-    )
+    assert reply.body["message"].endswith(f" into Go struct field LeaseSpec.spec.{field} of type {expected}")
 
 
 @pytest.mark.parametrize(("field", "value"), [("leaseDurationSeconds", 0), ("leaseTransitions", -1)])

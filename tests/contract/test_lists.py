@@ -62,23 +62,6 @@ async def test_a_resource_version_from_the_future_times_out(api: Client) -> None
 
 
 @pytest.mark.parametrize(
-    ("query", "field"),
-    [
-        ({"resourceVersionMatch": "Exact"}, "resourceVersionMatch"),
-        ({"resourceVersionMatch": "Exact", "resourceVersion": "0"}, "resourceVersionMatch"),
-        ({"resourceVersionMatch": "Newest", "resourceVersion": "1"}, "resourceVersionMatch"),
-        ({"sendInitialEvents": "true"}, "sendInitialEvents"),
-        ({"watch": "true", "sendInitialEvents": "true"}, "resourceVersionMatch"),
-        ({"watch": "true", "resourceVersionMatch": "NotOlderThan", "resourceVersion": "1"}, "resourceVersionMatch"),
-    ],
-)
-async def test_options_that_do_not_go_together_are_invalid(api: Client, query: dict[str, str], field: str) -> None:
-    reply = await api.call("GET", CONFIGMAPS, **query)
-    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
-    assert {cause["field"] for cause in reply.body["details"]["causes"]} == {field}
-
-
-@pytest.mark.parametrize(
     ("selector", "chosen"),
     [
         ("tier=a", {"both"}),
@@ -133,16 +116,6 @@ async def test_a_list_over_all_namespaces_has_the_objects_of_each(api: Client) -
         await api.ok("POST", path, configmap(name, labels={"group": label}))
     listed = await api.ok("GET", "/api/v1/configmaps", labelSelector=f"group={label}")
     assert [item["metadata"]["namespace"] for item in listed["items"]] == ["default", "kube-system"]
-
-
-async def test_an_answer_can_be_metadata_alone(api: Client) -> None:
-    name = api.name()
-    await api.ok("POST", NRT, nrt(name))
-    accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
-    listed = await api.ok("GET", NRT, accept=accept)
-    assert listed["kind"] == "PartialObjectMetadataList"
-    (item,) = (item for item in listed["items"] if item["metadata"]["name"] == name)
-    assert set(item) <= {"kind", "apiVersion", "metadata"}
 
 
 async def test_a_table_has_the_columns_of_the_definition(api: Client) -> None:

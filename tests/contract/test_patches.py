@@ -9,7 +9,6 @@ import pytest
 from sandbox.apiserver.client import (
     APPLY,
     CONFIGMAPS,
-    JSON_PATCH,
     MERGE,
     NODES,
     NRT,
@@ -35,32 +34,6 @@ async def test_a_merge_patch_replaces_lists_and_deletes_by_null(api: Client) -> 
     patched = await api.ok("PATCH", f"{NRT}/{name}", patch, MERGE)
     assert patched["attributes"] == [{"name": "c", "value": "3"}]
     assert patched["metadata"]["annotations"] == {"y": "2"}
-
-
-async def test_a_json_patch_edits_in_place(api: Client) -> None:
-    name = api.name()
-    await api.ok("POST", NRT, nrt(name))
-    operations = [
-        {"op": "test", "path": "/zones/0/name", "value": "node-0"},
-        {"op": "replace", "path": "/zones/0/resources/0/available", "value": "1"},
-        {"op": "add", "path": "/metadata/labels", "value": {"example.com/b": "c"}},
-        {"op": "remove", "path": "/metadata/labels/example.com~1b"},
-    ]
-    patched = await api.ok("PATCH", f"{NRT}/{name}", operations, JSON_PATCH)
-    assert patched["zones"][0]["resources"][0]["available"] == "1"
-    assert not patched["metadata"].get("labels")
-
-
-async def test_a_json_patch_whose_test_fails_changes_nothing(api: Client) -> None:
-    name = api.name()
-    created = await api.ok("POST", NRT, nrt(name))
-    operations = [
-        {"op": "replace", "path": "/zones/0/type", "value": "Socket"},
-        {"op": "test", "path": "/zones/0/name", "value": "node-1"},
-    ]
-    reply = await api.call("PATCH", f"{NRT}/{name}", operations, JSON_PATCH)
-    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
-    assert await api.ok("GET", f"{NRT}/{name}") == created
 
 
 async def test_a_strategic_merge_patch_joins_lists_by_key(api: Client) -> None:

@@ -112,10 +112,6 @@ REFUSED = {
         "POST", NRT, of(nrt, ownerReferences=[NODE]), 422, "Invalid",
         '...metadata.ownerReferences.uid: Invalid value: "": must not be empty',
     ),
-    "a field manager of a long name": Refused(
-        "PATCH", f"{NRT}/NAME", nrt, 422, "Invalid", field="fieldManager", content=APPLY,
-        query={"fieldManager": "x" * 129},
-    ),
     "an unknown body format": Refused("POST", CONFIGMAPS, configmap, 415, "UnsupportedMediaType", content="text/csv"),
     "a method that the place does not take": Refused("PUT", CONFIGMAPS, configmap, 405, "MethodNotAllowed"),
     "no continue token": Refused(

@@ -1,7 +1,7 @@
-"""Density: how many pods of a mix a cluster runs before the first pod waits, and before all further pods wait.
+"""Density: how many pods of a mix a cluster runs before the first pod waits.
 
-Each scheduler of schedulers.py gets the same stream of pods, on clusters of the same machine cut into 1, 2, 4 and 8
-NUMA nodes. The kubelet model of each node decides about admission.
+Each scheduler of schedulers.py gets the same stream of pods, on clusters of the same machine cut into 2 and 8 NUMA
+nodes. The kubelet model of each node decides about admission.
 """
 
 from bench.density.measuring import measure

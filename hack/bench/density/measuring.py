@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -10,17 +11,16 @@ from multiprocessing import get_context
 from random import Random
 from typing import Final, NamedTuple
 
-from bench.density import bound, machines, mix, schedulers
-from bench.results import DensityRow, Filled, PartResults
+from bench.density import machines, mix, schedulers
+from bench.figures import Figure
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.overlay import plan
-from topowise_scheduler.overlay.plan.filling import Stream
 
 NODES: Final = 20
 SEEDS: Final = int(os.environ.get("BENCH_SEEDS", "5"))
-ZONES: Final = (1, 2, 4, 8)
+ZONES: Final = (2, 8)
 
 
 class Setting(NamedTuple):
@@ -33,15 +33,24 @@ class Setting(NamedTuple):
 
 SETTINGS: Final = (
     Setting("gpu-trace", "single-numa-node", "container"),
-    Setting("gpu-trace", "restricted", "container"),
     Setting("data-plane", "single-numa-node", "container"),
-    Setting("data-plane", "single-numa-node", "pod"),
-    Setting("services", "single-numa-node", "container"),
     Setting("services", "single-numa-node", "pod"),
     Setting("services", "restricted", "container"),
 )
-# On a machine with a single NUMA node, policy and scope make no difference.
-_SINGLE_ZONE: Final = (SETTINGS[0], SETTINGS[2], SETTINGS[4])
+
+
+class Filled(NamedTuple):
+    """A cluster that a scheduler has filled.
+
+    `first`: pods that ran at the first refusal, or at the first pod that fit nowhere. `running`: pods at the end.
+    `refused`: refusals by kubelets. A node that has refused a shape is not sent the shape again before the next
+    admission, although kube-scheduler would do so. `zones`: the mean number of NUMA nodes of a pod.
+    """
+
+    first: int
+    running: int
+    refused: int
+    zones: float
 
 
 class _Task(NamedTuple):
@@ -50,51 +59,47 @@ class _Task(NamedTuple):
     seed: int
 
 
-class _Result(NamedTuple):
-    scheduler: str
-    left_out: float
-    bound: int
-    filled: Filled
-
-
-async def measure() -> PartResults:
-    """Returns a row per setting, number of NUMA nodes and scheduler."""
-    kinds = [(setting, zones) for setting in SETTINGS for zones in ZONES if zones > 1 or setting in _SINGLE_ZONE]
+async def measure() -> list[Figure]:
+    """Returns the figures of each setting, number of NUMA nodes and scheduler: medians of the seeds."""
+    kinds = [(setting, zones) for setting in SETTINGS for zones in ZONES]
     tasks = [_Task(setting, zones, seed) for setting, zones in kinds for seed in range(SEEDS)]
-    rows: list[DensityRow] = []
+    figures: list[Figure] = []
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
         results_by_kind = zip(*[iter(pool.map(_run, tasks))] * SEEDS, strict=True)
         for number, ((setting, zones), results) in enumerate(zip(kinds, results_by_kind, strict=True), 1):
-            progress = f"  cluster {number} of {len(kinds)}: {', '.join(setting)}, {zones} NUMA nodes"
-            print(progress, file=sys.stderr, flush=True)
-            rows += [_row(setting, zones, by_seed) for by_seed in zip(*results, strict=True)]
-    return PartResults(density=rows)
+            cluster = f"{', '.join(setting)}, {zones} NUMA nodes"
+            print(f"  cluster {number} of {len(kinds)}: {cluster}", file=sys.stderr, flush=True)
+            for place, name in enumerate(schedulers.NAMES):
+                figures += _figures(f"{cluster}, {name}", [by_scheduler[place] for by_scheduler in results])
+    return figures
 
 
-def _run(task: _Task) -> list[_Result]:
+def _figures(title: str, filled: Sequence[Filled]) -> list[Figure]:
+    first, _, refused, zones = (statistics.median(values) for values in zip(*filled, strict=True))
+    return [
+        Figure(f"{title}: until a pod waits", first, "pods"),
+        Figure(f"{title}: refused by kubelets", refused, "refusals"),
+        Figure(f"{title}: NUMA nodes of a pod", round(zones, 2), "NUMA nodes"),
+    ]
+
+
+def _run(task: _Task) -> list[Filled]:
     """Fills a cluster with the same stream of pods by each scheduler."""
     setting, seed = task.setting, task.seed
     pod_mix = next(recorded for recorded in mix.read() if recorded.name == setting.mix)
     node_type = machines.node_type(pod_mix.machine, task.zones, setting.policy, setting.scope)
     empty = node_type.kubelet()
     possible = [shape for shape in pod_mix.shapes if _fits(empty, shape.needs())]
-    needs, counts = [shape.needs() for shape in possible], [shape.count for shape in possible]
-    left_out = 1 - sum(counts) / sum(shape.count for shape in pod_mix.shapes)
-    most = bound.longest_prefix(Stream(counts, Random(seed)).next, needs, empty, NODES)
     inventory = plan.Inventory(tuple(plan.PlannedNode(f"{number:02}", node_type) for number in range(NODES)))
     workloads = [
         plan.Workload(f"shape-{number}", shape.pod(f"shape-{number}"), shape.count)
         for number, shape in enumerate(possible)
     ]
-    device = next(iter(pod_mix.machine.devices), "")
-    return [
-        _Result(name, left_out, most, filled(inventory, schedulers.make(name, Random(seed)), workloads, seed, device))
-        for name in schedulers.NAMES
-    ]
+    return [filled(inventory, schedulers.make(name, Random(seed)), workloads, seed) for name in schedulers.NAMES]
 
 
 def filled(
-    inventory: plan.Inventory, scheduler: plan.Scheduler, workloads: Sequence[plan.Workload], seed: int, device: str
+    inventory: plan.Inventory, scheduler: plan.Scheduler, workloads: Sequence[plan.Workload], seed: int
 ) -> Filled:
     """Returns what runs once no pod of the mix fits any more."""
     fleet = plan.fleet_of(inventory, scheduler)
@@ -104,8 +109,6 @@ def filled(
         first=mixed.first,
         running=len(mixed.placed),
         refused=fleet.kubelet_refusals,
-        cpus=round(_share(fleet, "cpu"), 4),
-        devices=round(_share(fleet, device), 4),
         zones=round(sum(zones) / max(1, len(zones)), 3),
     )
 
@@ -122,18 +125,5 @@ def zones_of(fleet: plan.Fleet, pod: plan.Placed) -> int:
     return len(zones)
 
 
-def _share(fleet: plan.Fleet, resource: str) -> float:
-    """Returns the share of a resource that is in use; 0 if the nodes have none."""
-    sums = fleet.sums
-    allocatable = int(sums.allocatable[resource].sum()) if resource in sums.allocatable else 0
-    return int(sums.requested[resource].sum()) / allocatable if allocatable and resource in sums.requested else 0.0
-
-
 def _fits(empty: Kubelet, needs: pods.Needs) -> bool:
     return trial(empty, empty.view("new", needs)).admission.admitted
-
-
-def _row(setting: Setting, zones: int, results: Sequence[_Result]) -> DensityRow:
-    """Returns the row of one scheduler from its results, one per seed."""
-    filled, bounds = tuple(result.filled for result in results), tuple(result.bound for result in results)
-    return DensityRow(*setting, zones, results[0].scheduler, results[0].left_out, filled, bounds)

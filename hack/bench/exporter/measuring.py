@@ -14,12 +14,10 @@ import msgspec
 import psutil
 
 from bench import usage
-from bench.exporter import sync_parts
 from bench.exporter.arrivals import Arrivals
 from bench.exporter.kubelet import Kubelet
 from bench.exporter.processes import NODE, api_server, exporter
 from bench.figures import Figure, spread
-from bench.results import PartResults
 from sandbox.kubelet import podresources
 from topowise import nrt
 from topowise.kube.api import APPLY_PATCH, Api
@@ -29,7 +27,7 @@ PODS: Final = 20
 IDLE_S: Final = float(os.environ.get("BENCH_IDLE_S", "15"))
 
 
-async def measure() -> PartResults:
+async def measure() -> list[Figure]:
     """Returns all figures of the exporter."""
     with tempfile.TemporaryDirectory(prefix="topowise-bench-") as directory:
         root = Path(directory)
@@ -40,9 +38,7 @@ async def measure() -> PartResults:
                 arrivals = Arrivals()
                 watch = asyncio.create_task(Reflector(api, nrt.PATH, nrt.decode, arrivals).run())
                 try:
-                    return PartResults(
-                        await _measure(root, kubelet, api, arrivals) + sync_parts.measure(root / "sync-parts")
-                    )
+                    return await _measure(root, kubelet, api, arrivals)
                 finally:
                     watch.cancel()
                     await asyncio.gather(watch, return_exceptions=True)
@@ -60,11 +56,9 @@ async def _measure(root: Path, kubelet: Kubelet, api: Api, arrivals: Arrivals) -
         own = statistics.median(writes)
         # The object as the benchmark left it is not what the exporter wrote; let it find out by a change.
         admissions = await _admissions(kubelet, arrivals)
-        releases = await _releases(kubelet, arrivals)
         figures = [Figure("start to first publish", round(first, 3), "s", on_wall=True)]
         figures += [Figure("the API server's own write and watch, p50", round(own * 1e3, 2), "ms")]
         figures += spread("admission to API server, beyond that", [(x - own) * 1e3 for x in admissions], "ms")
-        figures += spread("release without a file to API server", [x * 1e3 for x in releases], "ms")
         return figures + await _idle(process, api)
 
 
@@ -78,7 +72,6 @@ async def _idle(process: psutil.Process, api: Api) -> list[Figure]:
     return [
         Figure(f"writes in {IDLE_S:g} idle seconds", 0 if after[0] == before[0] else 1, "writes"),
         Figure("CPU while idle, a sync a second", round(100 * share, 2), "% of a core"),
-        Figure("CPU of a sync, 250 pods x 2 containers, 8 zones", round(share * 1e3, 2), "ms"),
         Figure("resident memory", round(process.memory_info().rss / (1 << 20), 1), "MiB"),
     ]
 
@@ -93,17 +86,6 @@ async def _admissions(kubelet: Kubelet, arrivals: Arrivals) -> list[float]:
         kubelet.release(f"new-{number}")
         # What the release leaves is published with the next sync and is not measured here.
         await asyncio.sleep(1.1)
-    return times
-
-
-async def _releases(kubelet: Kubelet, arrivals: Arrivals) -> list[float]:
-    times = []
-    for number in range(10):
-        kubelet.admit(f"short-{number}", number % 8)
-        await asyncio.sleep(0.3 + 0.07 * number)
-        since = time.perf_counter()
-        kubelet.release(f"short-{number}")
-        times.append(await arrivals.next(since))
     return times
 
 

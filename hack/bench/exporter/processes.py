@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import yaml
 from bench.exporter.kubelet import MACHINE
 from demo.cluster import CRD
 from sandbox import machines
+from sandbox.processes import Process
 from topowise import nrt
 from topowise.errors import ApiError
 from topowise.kube import credentials
@@ -29,7 +29,7 @@ NODE: Final = "bench"
 async def api_server(root: Path) -> AsyncIterator[Api]:
     kubeconfig = root / "kubeconfig"
     arguments = ["-m", "sandbox.apiserver", "--kubeconfig-out", str(kubeconfig), "--crd", str(CRD)]
-    async with process(root / "apiserver.log", *arguments):
+    with Process("apiserver", [sys.executable, *arguments], root / "apiserver.log"):
         for attempt in itertools.count():
             if kubeconfig.exists():
                 break
@@ -66,20 +66,7 @@ async def exporter(root: Path) -> AsyncIterator[psutil.Process]:
     }
     file = root / "exporter.yaml"
     file.write_text(yaml.safe_dump(config))
-    async with process(root / "exporter.log", "-m", "topowise_exporter", "run", "--config", str(file)) as child:
-        yield psutil.Process(child.pid)
-
-
-@contextlib.asynccontextmanager
-async def process(log: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     # gRPC's threads would have an arena of the allocator each; a container image has to set this too.
-    environment = {**os.environ, "MALLOC_ARENA_MAX": "2"}
-    with log.open("wb") as out:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *arguments, stdout=out, stderr=out, env=environment
-        )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        await process.wait()
+    command = ["env", "MALLOC_ARENA_MAX=2", sys.executable, "-m", "topowise_exporter", "run", "--config", str(file)]
+    with Process("exporter", command, root / "exporter.log") as child:
+        yield psutil.Process(child.pid)

@@ -4,7 +4,6 @@
 process. Calls are as from kube-scheduler: a single connection, a filter and a prioritize per pod, with 500 names or
 all; the reservation after an answer overlaps with the next call. Successive filters have different nodes, and a
 prioritize has the nodes that its filter returned; with 500 names, only calls in which nearly all nodes fit count.
-TightFit is measured on the whole cluster, TLS and the other strategies on a cluster without pods.
 
 BENCH_NODES (5000), BENCH_CALLS (1000) and BENCH_STORM_S (6) scale all of it down.
 """

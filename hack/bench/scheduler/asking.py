@@ -5,9 +5,10 @@ An unknown pod gets no reservation, so that its decision would cost less than in
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Final, NamedTuple
 
@@ -15,10 +16,12 @@ import msgspec
 
 from bench.scheduler import metal
 from bench.scheduler.caller import Caller
-from bench.scheduler.extent import NODES, PART
-from bench.scheduler.loopback import encode, fetch
-from bench.scheduler.service import Service
+from bench.scheduler.service import Service, fetch
 
+NODES: Final = int(os.environ.get("BENCH_NODES", "5000"))
+"""The nodes of the measured cluster."""
+PART: Final = 500
+"""Names in a question about a part of the nodes."""
 # kube-scheduler does its own work between two calls, and the kernel counts the CPU of a thread when it rests.
 _PAUSE_S: Final = 0.003
 
@@ -37,12 +40,12 @@ class Times(NamedTuple):
 class Asking:
     """Sends pods serially, as kube-scheduler does. `gone` deletes all of them."""
 
-    def __init__(self, service: Service, caller: Caller, api: str, nodes: int = NODES) -> None:
+    def __init__(self, service: Service, caller: Caller, api: str) -> None:
         self._service = service
         self.caller = caller
         self._api = api
         self._rng = Random(7)
-        self._names = [f"metal-{number:05}" for number in range(nodes)]
+        self._names = [f"metal-{number:05}" for number in range(NODES)]
         self._all = msgspec.json.encode(self._names)
         self._fitting: list[list[str]] = []
         self._asked: list[tuple[str, str]] = []
@@ -63,9 +66,8 @@ class Asking:
         whole: bool = False,
         new_shapes: bool = False,
         per_second: float = 0.0,
-        names_of: Callable[[], bytes] | None = None,
     ) -> Times:
-        """Decides `count` pods about all nodes, a part of them, or `names_of`; `per_second` 0 is the maximum rate."""
+        """Decides `count` pods about all nodes or a part of them; `per_second` 0 is the maximum rate."""
         times = Times([], [], [], [], 0.0)
         shapes = [number % len(metal.SHAPES) for number in range(count)]
         pods = self._come([(shape, self._number + at if new_shapes else 0) for at, shape in enumerate(shapes)])
@@ -75,8 +77,6 @@ class Asking:
                 time.sleep(max(0.0, since + number / per_second - time.perf_counter()))
             all_fit = number // len(metal.SHAPES) % 2 == 1
             names = self._all if whole else self._window(self._fitting[shape] if all_fit else self._names)
-            if names_of is not None:
-                names = names_of()
             before = self._service.cpu_ms()
             took, answer = self._filter(pod, names)
             time.sleep(_PAUSE_S)
@@ -94,19 +94,6 @@ class Asking:
                     times.prioritize_cpu.append(spent)
         return times._replace(cpu=(self._service.cpu_ms() - cpu) / count)
 
-    def floor(self) -> float:
-        """Milliseconds of a question about no node."""
-        return statistics.median(self._filter(pod, b"[]")[0] for pod in self._come([(0, 0)] * 200))
-
-    def question(self) -> bytes:
-        """Returns a filter of the first nodes for a new pod."""
-        (pod,) = self._come([(0, 0)])
-        return arguments(pod, msgspec.json.encode(self._names[:PART]))
-
-    def sample(self, share: float) -> bytes:
-        """Returns a share of all names, in random order."""
-        return msgspec.json.encode(self._rng.sample(self._names, round(share * NODES)))
-
     def place(self, count: int, part: int = 50) -> list[bytes]:
         """Decides pods and reserves room for them; their bind requests."""
         requests = []
@@ -122,13 +109,13 @@ class Asking:
                 meta = msgspec.json.decode(pod)["metadata"]
                 best = max(scores, key=lambda priority: int(priority["Score"]))["Host"]
                 named = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"]}
-                requests.append(encode({**named, "Node": best}))
+                requests.append(msgspec.json.encode({**named, "Node": best}))
         return requests
 
     def gone(self) -> float:
         """Deletes all pods, and returns the seconds until the service is idle again."""
         since = time.perf_counter()
-        fetch(f"{self._api}/control/gone", encode(self._asked))
+        fetch(f"{self._api}/control/gone", msgspec.json.encode(self._asked))
         self._asked.clear()
         self._service.wait_until_idle(60.0)
         took, since = time.perf_counter() - since, time.perf_counter()

@@ -1,12 +1,11 @@
 """kube-scheduler's connection to an extender: serial requests, kept alive, Content-Length both ways.
 
-The client is a bare socket, so that its share of the measured times is small; `cpu` has that share.
+The client is a bare socket, so that its share of the measured times is small.
 """
 
 from __future__ import annotations
 
 import socket
-import ssl
 import time
 from types import TracebackType
 from typing import Self
@@ -18,14 +17,11 @@ _HEADERS = (
 
 
 class Caller:
-    """A connection. `cpu` is this thread's CPU time in `calls` calls, in seconds, including the kernel's share."""
+    """A connection."""
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
-        plain = socket.create_connection(("127.0.0.1", port))
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = plain if tls is None else tls.wrap_socket(plain, server_hostname="127.0.0.1")
-        self.cpu = 0.0
-        self.calls = 0
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> Self:
         return self
@@ -37,7 +33,6 @@ class Caller:
 
     def post(self, verb: str, body: bytes) -> tuple[float, bytes]:
         """Returns the milliseconds until the end of the answer, and the answer. Raises OSError for an error status."""
-        cpu = time.thread_time()
         since = time.perf_counter()
         self._socket.sendall(_HEADERS % (verb.encode(), len(body)) + body)
         head, _, rest = self._until(b"\r\n\r\n").partition(b"\r\n\r\n")
@@ -48,8 +43,6 @@ class Caller:
         while got < length:
             got += self._socket.recv_into(view[got:])
         took = time.perf_counter() - since
-        self.cpu += time.thread_time() - cpu
-        self.calls += 1
         if not head.startswith(b"HTTP/1.1 20"):
             raise OSError(f"{verb}: {head[:40]!r}")
         return took * 1e3, bytes(answer)

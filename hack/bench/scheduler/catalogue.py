@@ -1,8 +1,8 @@
 """An emulated API server for the benchmark of the scheduler service: large lists, fast watches, bindings.
 
 It is a process of its own: `python -m bench.scheduler.catalogue TEMPLATES PORT`. Lists are made from templates page by
-page, which takes a hundredth of the time of reading them. The prefix /light has the same objects without pods. The
-benchmark controls the events under /control (see `Catalogue`). A watch cannot be resumed, as no watch breaks here.
+page, which takes a hundredth of the time of reading them. The benchmark
+controls the events under /control (see `Catalogue`). A watch cannot be resumed, as no watch breaks here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -26,7 +25,6 @@ from bench.scheduler import metal
 from topowise import nrt
 
 NODES, PODS, BUDGETS = "/api/v1/nodes", "/api/v1/pods", "/apis/policy/v1/poddisruptionbudgets"
-LIGHT: Final = "/light"
 
 _TICK_S: Final = 0.01
 _BOOKMARK_S: Final = 30.0
@@ -44,10 +42,9 @@ class Catalogue:
     """The collections and their watches.
 
     POST /control/reports?rate=&seconds=  NRTs change: a pod without pod events arrives or ends
-    POST /control/pods?rate=&seconds=     pods live: pending, assigned, running, ready, ending, gone
     POST /control/come                    these pods ([Pod, ...]) are created; answers them with their versions
     POST /control/gone                    the pods of these uids and names ([[uid, name], ...]) are deleted
-    GET  /control/sent                    how many events were sent since the last stream began, and for how long
+    GET  /control/sent                    how many events were sent since the last stream began, and whether it runs
     """
 
     def __init__(self, templates: Templates) -> None:
@@ -58,32 +55,27 @@ class Catalogue:
         self._watches: dict[str, set[web.StreamResponse]] = {path: set() for path in (NODES, PODS, nrt.PATH, BUDGETS)}
         self._streams: set[asyncio.Task[None]] = set()
         self._sent = 0
-        self._took = 0.0
-        self._numbers = itertools.count()
 
     def application(self) -> web.Application:
         """Returns the application with all routes."""
         app = web.Application(client_max_size=64 << 20)
-        for prefix in ("", LIGHT):
-            for path in self._watches:
-                app.router.add_get(prefix + path, self._collection)
-            app.router.add_post(prefix + "/api/v1/namespaces/{namespace}/pods/{name}/binding", self._bind)
-            app.router.add_patch(prefix + "/api/v1/namespaces/{namespace}/pods/{name}", self._patch)
+        for path in self._watches:
+            app.router.add_get(path, self._collection)
+        app.router.add_post("/api/v1/namespaces/{namespace}/pods/{name}/binding", self._bind)
+        app.router.add_patch("/api/v1/namespaces/{namespace}/pods/{name}", self._patch)
         app.router.add_post("/control/reports", self._stream_reports)
-        app.router.add_post("/control/pods", self._stream_pods)
         app.router.add_post("/control/come", self._create)
         app.router.add_post("/control/gone", self._delete)
         app.router.add_get("/control/sent", self._tell)
         return app
 
     async def _collection(self, request: web.Request) -> web.StreamResponse:
-        light = request.path.startswith(LIGHT)
-        path = request.path.removeprefix(LIGHT)
+        path = request.path
         if "watch" in request.query:
             return await self._watch(request, path)
         start, size = int(request.query.get("continue", "0")), int(request.query.get("limit", "500"))
         # A server's pods are listed together.
-        count = 0 if path == BUDGETS or (light and path == PODS) else len(self._names)
+        count = 0 if path == BUDGETS else len(self._names)
         end = min(count, start + (max(1, size // metal.PODS) if path == PODS else size))
         items = b",".join(self._item(path, number) for number in range(start, end))
         more = "" if end == count else str(end)
@@ -155,12 +147,6 @@ class Catalogue:
         await self._send(PODS, [self._event("DELETED", gone, name.encode(), uid.encode(), b"") for uid, name in listed])
         return web.Response()
 
-    async def _stream_reports(self, request: web.Request) -> web.Response:
-        return self._stream(request, nrt.PATH, self._changed_reports())
-
-    async def _stream_pods(self, request: web.Request) -> web.Response:
-        return self._stream(request, PODS, self._lives())
-
     def _changed_reports(self) -> Iterator[bytes]:
         rng = Random(1)
         while True:
@@ -169,43 +155,15 @@ class Catalogue:
             self._version += 1
             yield b'{"type":"MODIFIED","object":%s}\n' % self._report(number)
 
-    def _lives(self) -> Iterator[bytes]:
-        """Yields the events of a hundred living pods in turn."""
-        rng = Random(2)
-        alive = deque(self._life(rng) for _ in range(100))
-        while True:
-            life = alive.popleft()
-            event = next(life, None)
-            if event is None:
-                alive.append(self._life(rng))
-            else:
-                alive.append(life)
-                yield event
-
-    def _life(self, rng: Random) -> Iterator[bytes]:
-        number, shape, node = next(self._numbers), rng.choice((0, 1, 2, 3, 4, 9, 10, 12)), rng.choice(self._names)
-        name, uid = b"churn-%d-%d" % (shape, number), b"7c4d1e8f-0000-4000-9000-%012d" % number
-        stages = (
-            ("ADDED", metal.pod_template(shape, "Pending", False)),
-            ("MODIFIED", metal.pod_template(shape, "Pending", True)),
-            ("MODIFIED", metal.pod_template(shape, "Pending", True)),
-            ("MODIFIED", metal.pod_template(shape, "Running", True)),
-            ("MODIFIED", metal.pod_template(shape, "Running", True)),
-            ("MODIFIED", metal.pod_template(shape, "Running", True, True)),
-            ("DELETED", metal.pod_template(shape, "Succeeded", True, True)),
-        )
-        for kind, template in stages:
-            yield self._event(kind, template, name, uid, node)
-
-    def _stream(self, request: web.Request, path: str, events: Iterator[bytes]) -> web.Response:
+    async def _stream_reports(self, request: web.Request) -> web.Response:
         rate, seconds = float(request.query["rate"]), float(request.query["seconds"])
-        self._sent, self._took = 0, 0.0
-        task = asyncio.create_task(self._run(path, events, rate, seconds))
+        self._sent = 0
+        task = asyncio.create_task(self._run(self._changed_reports(), rate, seconds))
         self._streams.add(task)
         task.add_done_callback(self._streams.discard)
         return web.Response()
 
-    async def _run(self, path: str, events: Iterator[bytes], rate: float, seconds: float) -> None:
+    async def _run(self, events: Iterator[bytes], rate: float, seconds: float) -> None:
         started = time.perf_counter()
         due = 0
         while due < rate * seconds:
@@ -213,12 +171,11 @@ class Catalogue:
             passed = min(seconds, time.perf_counter() - started)
             due = round(rate * passed)
             # Waits where the reader does not keep up, and then sends what has become due since.
-            await self._send(path, list(itertools.islice(events, due - self._sent)))
+            await self._send(nrt.PATH, list(itertools.islice(events, due - self._sent)))
             self._sent = due
-        self._took = time.perf_counter() - started
 
     async def _tell(self, _: web.Request) -> web.Response:
-        progress: dict[str, Any] = {"sent": self._sent, "seconds": self._took, "running": len(self._streams)}
+        progress: dict[str, Any] = {"sent": self._sent, "running": len(self._streams)}
         return web.json_response(progress)
 
 

@@ -2,217 +2,180 @@
 
 from __future__ import annotations
 
-import shutil
-import ssl
+import asyncio
+import os
 import statistics
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from bench import usage
-from bench.figures import Figure, spread
-from bench.results import PartResults
-from bench.scheduler import catalogue, certificates, metal
-from bench.scheduler.asking import Asking
-from bench.scheduler.attacks import attacks
-from bench.scheduler.binds import binds, whole_pods
+from bench.figures import Figure, say, spread
+from bench.scheduler import catalogue, metal
+from bench.scheduler.asking import NODES, PART, Asking, Times
 from bench.scheduler.caller import Caller
-from bench.scheduler.calls import calls
-from bench.scheduler.extent import CALLS, NODES, PART, POLICY
-from bench.scheduler.loopback import say
-from bench.scheduler.service import Service
-from bench.scheduler.storms import storms
+from bench.scheduler.service import Service, fetch
 from sandbox.processes import Process, free_ports
-from topowise import pods
 from topowise.runtime.heap import TRIM_S
 
+CALLS: Final = int(os.environ.get("BENCH_CALLS", "1000"))
+STORM_S: Final = float(os.environ.get("BENCH_STORM_S", "6"))
+# Times as many nodes, for the start and the memory of a large cluster.
 _LARGE: Final = 3
-STRATEGIES: Final = ("LeastAllocated", "MostAllocated", "BalancedAllocation", "LeastNUMANodes", "NUMAAware")
+_PODS_PER_SECOND: Final = 100
+_UPDATES_PER_SECOND: Final = 500
+_BINDERS: Final = 8
+# For so long metrics may be behind.
+_RENDERED_S: Final = 1.0
+_REPORTS: Final = 'reports_total{precision="exact"}'
 
 
-async def measure() -> PartResults:
+async def measure() -> list[Figure]:
     """Returns all figures of the scheduler service."""
-    servers = metal.servers(POLICY)
+    servers = metal.servers("single-numa-node")
     with ExitStack() as stack:
-        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topowise-bench-")))
-        api = _start_catalogue(stack, work, servers)
-        figures = _on_whole_cluster(work, api, servers)
-        for strategy in STRATEGIES:
-            figures += _strategy(work, api, strategy)
-        figures += _tls(work, api)
-        figures += _attacked(work, api)
-    # Three times as many nodes, after the first catalogue has ended.
-    return PartResults(figures + _large(servers))
-
-
-def _large(servers: Sequence[metal.Server]) -> list[Figure]:
-    nodes = _LARGE * NODES
+        service, api, cluster, figures = _started(stack, servers, _LARGE * NODES)
     with ExitStack() as stack:
-        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topowise-bench-")))
-        api = _start_catalogue(stack, work, servers, nodes)
-        service, asking = stack.enter_context(_asking(work, api, "TightFit", nodes=nodes))
-        resident, peak = usage.memory(service.pid)
-        cluster = f"{nodes:,} NRTs and {nodes * metal.PODS:,} pods"
-        say(f"{cluster}: ready after {service.start_s:.1f} s, {resident:.0f} MiB resident")
-        spent = usage.cpu_seconds(service.pid)
-        asking.run(len(metal.SHAPES), whole=True)
-        whole = asking.run(CALLS // 20, whole=True)
-        asking.gone()
-        return [
-            Figure(f"{cluster}: start to ready", round(service.start_s, 1), "s", on_wall=True),
-            Figure(f"{cluster}: resident after that", round(resident), "MiB"),
-            Figure(f"{cluster}: most resident so far", round(peak), "MiB"),
-            Figure(f"{cluster}: CPU spent on that", round(spent, 1), "s"),
-            *calls(f"{nodes:,} names, 20 shapes", whole),
-            _late(service, f"{cluster}: "),
-        ]
-
-
-def _late(service: Service, cluster: str = "") -> Figure:
-    """Returns the share of measurements since the start in which the event loop was blocked."""
-    lag = "event_loop_lag_seconds"
-    looks = service.metric(f"{lag}_count")
-    late = looks - service.metric(f'{lag}_bucket{{le="0.01"}}')
-    name = f"{cluster}looks at the event loop at which it was more than 10 ms late"
-    return Figure(name, round(100 * late / max(1.0, looks), 2), "%", on_wall=True)
-
-
-def _on_whole_cluster(work: Path, api: str, servers: Sequence[metal.Server]) -> list[Figure]:
-    with _asking(work, api, "TightFit") as (service, asking):
-        resident, peak = usage.memory(service.pid)
-        cluster = f"{NODES:,} NRTs and {NODES * metal.PODS:,} pods"
-        figures = [
-            Figure(f"{cluster}: start to ready", round(service.start_s, 1), "s", on_wall=True),
-            Figure(f"{cluster}: resident after that", round(resident), "MiB"),
-            Figure(f"{cluster}: most resident so far", round(peak), "MiB"),
-            Figure(f"{cluster}: CPU spent on that", round(usage.cpu_seconds(service.pid), 1), "s"),
-        ]
-        say(f"ready after {service.start_s:.1f} s, {resident:.0f} MiB resident")
+        service, api, cluster, started = _started(stack, servers, NODES)
+        figures += started
+        asking = Asking(service, stack.enter_context(Caller(service.port)), api)
         say(f"a pod fits on {asking.prepare():.0%} of the nodes")
         asking.run(CALLS // 10)
-        part = asking.run(CALLS)
-        asking.gone()
-        figures += [Figure("no name: filter, p50", round(asking.floor(), 3), "ms")]
-        figures += calls("500 names, 20 shapes", part)
-        figures += _naive(servers, statistics.median(part.filter_cpu))
-        cold = asking.run(CALLS // 2, new_shapes=True)
-        asking.gone()
-        figures += calls("500 names, always a new shape", cold)
-        asking.run(len(metal.SHAPES), whole=True)
-        whole = asking.run(CALLS // 10, whole=True)
-        asking.gone()
-        figures += calls(f"{NODES:,} names, 20 shapes", whole)
-        whole = asking.run(CALLS // 20, whole=True, new_shapes=True)
-        asking.gone()
-        figures += calls(f"{NODES:,} names, always a new shape", whole)
-        for order, share in (("in changed order", 1.0), ("half of them, others each time", 0.5)):
-            sampled = asking.run(CALLS // 20, whole=True, names_of=lambda share=share: asking.sample(share))  # type: ignore[misc]
-            asking.gone()
-            figures += calls(f"{NODES:,} names, {order}", sampled)
-        figures += storms(service, asking, api)
-        figures += binds(service, asking, api)
-        figures += whole_pods(service, asking, api)
+        for title, count, is_whole in ((f"{PART} names", CALLS, False), (f"{NODES:,} names", CALLS // 10, True)):
+            asking.run(len(metal.SHAPES), whole=is_whole)
+            figures += _calls(f"{title}, 20 shapes", asking, asking.run(count, whole=is_whole))
+            times = asking.run(count // 2, whole=is_whole, new_shapes=True)
+            figures += _calls(f"{title}, always a new shape", asking, times)
+        figures += _storm(service, asking, api)
+        figures += _binds(service, asking)
+        figures += _whole_pods(service, asking, api)
         # Free pages go back to the system now and then.
-        time.sleep(TRIM_S + 1)
+        await asyncio.sleep(TRIM_S + 1)
         resident, peak = usage.memory(service.pid)
-        figures += [
+        return [
+            *figures,
             Figure(f"{cluster}: resident after all of this", round(resident), "MiB"),
-            _late(service),
             Figure(f"{cluster}: most resident", round(peak), "MiB"),
         ]
-        own = asking.caller.cpu / asking.caller.calls * 1e3
-        return [*figures, Figure("the client's own CPU in a call, the kernel's part included", round(own, 3), "ms")]
 
 
-def _strategy(work: Path, api: str, strategy: str) -> list[Figure]:
-    with _asking(work, api + catalogue.LIGHT, strategy) as (_, asking):
-        say(f"{strategy}: a pod fits on {asking.prepare():.0%} of the nodes")
-        asking.run(CALLS // 10)
-        part = asking.run(CALLS // 4)
-        asking.gone()
-        asking.run(len(metal.SHAPES), whole=True)
-        whole = asking.run(CALLS // 20, whole=True)
-        asking.gone()
-        return [
-            *spread(f"500 names, prioritize by {strategy}", part.prioritize, "ms"),
-            Figure(
-                f"500 names, prioritize by {strategy}, CPU of the service, p50",
-                round(statistics.median(part.prioritize_cpu), 3),
-                "ms",
-            ),
-            Figure(
-                f"{NODES:,} names, prioritize by {strategy}, CPU of the service, p50",
-                round(statistics.median(whole.prioritize_cpu), 3),
-                "ms",
-            ),
-        ]
+def _started(stack: ExitStack, servers: Sequence[metal.Server], nodes: int) -> tuple[Service, str, str, list[Figure]]:
+    """Returns a ready service, the URL of its API server, the cluster in words, and the figures of the start."""
+    work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topowise-bench-")))
+    api = _start_catalogue(stack, work, servers, nodes)
+    service = Service(stack, work, api)
+    resident, peak = usage.memory(service.pid)
+    cluster = f"{nodes:,} NRTs and {nodes * metal.PODS:,} pods"
+    say(f"{cluster}: ready after {service.start_s:.1f} s, {resident:.0f} MiB resident")
+    figures = [
+        Figure(f"{cluster}: start to ready", round(service.start_s, 1), "s", on_wall=True),
+        Figure(f"{cluster}: resident after that", round(resident), "MiB"),
+        Figure(f"{cluster}: most resident so far", round(peak), "MiB"),
+    ]
+    return service, api, cluster, figures
 
 
-def _tls(work: Path, api: str) -> list[Figure]:
-    if shutil.which("openssl") is None:
-        return []
-    server, client = certificates.make(work)
-    with _asking(work, api + catalogue.LIGHT, "TightFit", server, client) as (_, asking):
-        asking.prepare()
-        asking.run(CALLS // 10)
-        part = asking.run(CALLS // 2)
-        asking.gone()
-        whole = asking.run(CALLS // 20, whole=True)
-        asking.gone()
-        return [
-            *calls("TLS with client certificate, 500 names", part),
-            *calls(f"TLS with client certificate, {NODES:,} names", whole),
-        ]
-
-
-def _attacked(work: Path, api: str) -> list[Figure]:
-    with _asking(work, api + catalogue.LIGHT, "TightFit", pages=True) as (service, asking):
-        return attacks(service, asking)
-
-
-def _naive(servers: Sequence[metal.Server], filter_ms: float) -> list[Figure]:
-    """Measures a Python loop over the nodes, as an extender without the engine would run."""
-    since = time.thread_time()
-    for shape in range(len(metal.SHAPES)):
-        needs = pods.needs(pods.decode(metal.extender_pod(shape, "new")))
-        for server in servers:
-            trial = server.kubelet.fork()
-            trial.admit_view(trial.view("new", needs))
-    node_ms = (time.thread_time() - since) / len(metal.SHAPES) / len(servers) * 1e3
+def _calls(title: str, asking: Asking, times: Times) -> list[Figure]:
+    """Returns times on the wall and CPU times of the service, after the end of all pods."""
+    asking.gone()
+    filter_cpu, prioritize_cpu = map(statistics.median, (times.filter_cpu, times.prioritize_cpu))
+    medians = statistics.median(times.filter), statistics.median(times.prioritize), filter_cpu, prioritize_cpu
+    say(title + ": filter {:.2f}, prioritize {:.2f} ms; of CPU {:.2f} and {:.2f}".format(*medians))
     return [
-        Figure("the model on one node, fork and admission", round(node_ms * 1e3), "us"),
-        Figure(
-            "500 names: a loop over the model takes longer than filter, both of CPU",
-            round(node_ms * PART / filter_ms),
-            "times",
-        ),
+        *spread(f"{title}: filter", times.filter, "ms"),
+        Figure(f"{title}: filter, CPU of the service, p50", round(filter_cpu, 3), "ms"),
+        *spread(f"{title}: prioritize", times.prioritize, "ms"),
+        Figure(f"{title}: prioritize, CPU of the service, p50", round(prioritize_cpu, 3), "ms"),
+        Figure(f"{title}: CPU of the service a pod", round(times.cpu, 2), "ms"),
     ]
 
 
-@contextmanager
-def _asking(
-    work: Path,
-    api: str,
-    strategy: str,
-    tls: dict[str, str] | None = None,
-    context: ssl.SSLContext | None = None,
-    *,
-    pages: bool = False,
-    nodes: int = NODES,
-) -> Iterator[tuple[Service, Asking]]:
-    with ExitStack() as stack:
-        service = Service(stack, work, api, strategy, tls, pages=pages)
-        caller = stack.enter_context(Caller(service.port, context))
-        yield service, Asking(service, caller, api.removesuffix(catalogue.LIGHT), nodes)
+def _storm(service: Service, asking: Asking, api: str) -> list[Figure]:
+    """Measures hundreds of changed reports a second, with and without a pod decision every 10 ms."""
+    figures = []
+    for is_busy in (True, False):
+        title = f"{_UPDATES_PER_SECOND} NRT updates/s"
+        taken = service.metric(_REPORTS)
+        cpu, since = usage.cpu_seconds(service.pid), time.perf_counter()
+        fetch(f"{api}/control/reports?rate={_UPDATES_PER_SECOND}&seconds={STORM_S}", b"")
+        if is_busy:
+            times = asking.run(round(STORM_S * _PODS_PER_SECOND), per_second=_PODS_PER_SECOND)
+            named = f"500 names, {_PODS_PER_SECOND} pods/s, {title}"
+            # The CPU time of a call cannot be separated from that of the events.
+            figures += spread(f"{named}: filter", times.filter, "ms")
+            figures += spread(f"{named}: prioritize", times.prioritize, "ms")
+        while (progress := msgspec.json.decode(fetch(f"{api}/control/sent")))["running"]:
+            time.sleep(0.05)
+        share = (usage.cpu_seconds(service.pid) - cpu) / (time.perf_counter() - since)
+        since = time.perf_counter()
+        service.wait_until_idle(60.0)
+        behind = time.perf_counter() - since
+        while service.metric(_REPORTS) - taken < progress["sent"] and behind < 60:
+            time.sleep(0.1)
+            behind = max(behind, time.perf_counter() - since - _RENDERED_S)
+        asking.gone()
+        title += f" with {_PODS_PER_SECOND} pods/s" if is_busy else " alone"
+        figures += [
+            Figure(f"{title}: CPU of the service", round(100 * share), "% of a core"),
+            Figure(f"{title}: until nothing is left to take", round(behind, 2), "s", on_wall=True),
+        ]
+        say(f"{title}: {share:.0%} CPU, {behind:.2f} s behind")
+    return figures
 
 
-def _start_catalogue(stack: ExitStack, work: Path, servers: Sequence[metal.Server], nodes: int = NODES) -> str:
+def _binds(service: Service, asking: Asking) -> list[Figure]:
+    """Measures serial and concurrent binds."""
+    count = CALLS // 2
+    times = [asking.caller.post("bind", body)[0] for body in asking.place(count)]
+    asking.gone()
+    requests = asking.place(count)
+    failed: list[bytes] = []
+
+    def work(bodies: Sequence[bytes]) -> None:
+        with Caller(service.port) as caller:
+            failed.extend(answer for body in bodies if (answer := caller.post("bind", body)[1]) != b'{"Error":""}')
+
+    threads = [threading.Thread(target=work, args=(requests[number::_BINDERS],)) for number in range(_BINDERS)]
+    since = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    took = time.perf_counter() - since
+    asking.gone()
+    for answer in failed[:3]:
+        say(f"bind: {answer!r}")
+    return [
+        *spread("bind, one at a time", times, "ms"),
+        Figure(f"bind, {_BINDERS} at a time", round(len(requests) / took), "pods/s"),
+        Figure("bind: refused", len(failed), "pods"),
+    ]
+
+
+def _whole_pods(service: Service, asking: Asking, api: str) -> list[Figure]:
+    """Measures the service's CPU time of a whole pod: filter, prioritize, bind, its events, and a report of a node."""
+    count = CALLS // 4
+    taken, cpu = service.metric(_REPORTS), usage.cpu_seconds(service.pid)
+    for body in asking.place(count, PART):
+        asking.caller.post("bind", body)
+    fetch(f"{api}/control/reports?rate={_PODS_PER_SECOND}&seconds={count / _PODS_PER_SECOND}", b"")
+    until = time.perf_counter() + count / _PODS_PER_SECOND + 10
+    while service.metric(_REPORTS) - taken < count and time.perf_counter() < until:
+        time.sleep(0.5)
+    spent = usage.cpu_seconds(service.pid) - cpu
+    asking.gone()
+    name = f"{PART} names, a whole pod with its bind, events and report: CPU of the service"
+    return [Figure(name, round(spent / count * 1e3, 2), "ms")]
+
+
+def _start_catalogue(stack: ExitStack, work: Path, servers: Sequence[metal.Server], nodes: int) -> str:
     templates = catalogue.Templates(
         [f"metal-{number:05}" for number in range(nodes)],
         [server.reports for server in servers],
@@ -221,8 +184,7 @@ def _start_catalogue(stack: ExitStack, work: Path, servers: Sequence[metal.Serve
     file = work / "templates"
     file.write_bytes(msgspec.msgpack.encode(templates))
     (port,) = free_ports(1)
-    process = Process(
-        "catalogue", [sys.executable, "-m", "bench.scheduler.catalogue", str(file), str(port)], work / "catalogue.log"
-    )
+    command = [sys.executable, "-m", "bench.scheduler.catalogue", str(file), str(port)]
+    process = Process("catalogue", command, work / "catalogue.log")
     stack.enter_context(process).wait_until_ready(f"http://127.0.0.1:{port}/control/sent")
     return f"http://127.0.0.1:{port}"

@@ -17,9 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from lab import controlplane, results, series, truth
 from lab.api import PODS, Json
-from lab.claimed import ALIGNED, CAUSES, Device, Nodes, Seen
 from lab.cluster import Lab, is_refused
-from lab.parts.steering import until_markers
+from lab.parts.steered_binds import until_markers
 from lab.results import Figure, Part
 from topowise import steering
 
@@ -27,7 +26,6 @@ GROUP: Final = "/apis/resource.k8s.io/v1"
 CLASSES: Final = f"{GROUP}/deviceclasses"
 TEMPLATES: Final = f"{GROUP}/namespaces/default/resourceclaimtemplates"
 CLAIMS: Final = f"{GROUP}/namespaces/default/resourceclaims"
-SLICES: Final = f"{GROUP}/resourceslices"
 EVENTS: Final = "/api/v1/namespaces/default/events"
 _ALIGNMENT: Final = "topowise.io/claim-alignment"
 _MOST_DEVICES: Final = 4
@@ -57,7 +55,6 @@ class Way(NamedTuple):
     scheduler: str = "default-scheduler"
     has_markers: bool = False
     alignment: str = "prefer"
-    best_nodes: int = 0
 
 
 WAYS: Final = (
@@ -65,9 +62,6 @@ WAYS: Final = (
     Way("prediction, prefer"),
     Way("steering, prefer", has_markers=True),
     Way("steering, require", has_markers=True, alignment="require"),
-    # kube-scheduler has no choice, so the ledger knows the node of each pod when the next pod comes.
-    Way("prediction, prefer, bestNodes 1", best_nodes=1),
-    Way("steering, prefer, bestNodes 1", has_markers=True, best_nodes=1),
 )
 
 
@@ -80,16 +74,11 @@ def claims(lab: Lab) -> Part:
     controlplane.start_scheduler_alone(lab.processes, lab.plan)
     figures: dict[str, Figure] = {}
     problems: list[str] = []
-    best_nodes = 0
     try:
         for way in WAYS:
-            if way.best_nodes != best_nodes:
-                best_nodes = way.best_nodes
-                _restart(lab, best_nodes)
             _place(lab, list(drivers), way, figures, problems)
     finally:
         lab.processes.stop(controlplane.ALONE)
-        _restart(lab)
     return Part("Claimed devices beside CPUs and memory", not problems, figures, tuple(problems))
 
 
@@ -101,12 +90,6 @@ def _place(lab: Lab, names: list[str], way: Way, figures: dict[str, Figure], pro
     figures.update({f"{way.title}: {key}": value for key, value in own.items()})
     problems += [f"{way.title}: {problem}" for problem in turn.problems[:_EXAMPLES]]
     print(f"lab: {way.title}: {own} {turn.problems[:5]} {turn.notes[:8]}", flush=True)
-
-
-def _restart(lab: Lab, best_nodes: int = 0) -> None:
-    """Restarts the service."""
-    lab.processes.stop(controlplane.SERVICE)
-    controlplane.start_service(lab.processes, lab.plan, filter={"bestNodes": best_nodes})
 
 
 def _create(lab: Lab, driver: str) -> None:
@@ -138,18 +121,32 @@ def claiming(name: str, devices: int, cpus: int, way: Way) -> Json:
     return pod
 
 
+class Seen(NamedTuple):
+    """A running pod: its number of exclusive CPUs by NUMA node, and the NUMA nodes of its memory, of each claimed
+    device, and of its prediction."""
+
+    node: str
+    cpus: Counter[int]
+    memory: frozenset[int]
+    devices: dict[str, int]
+    predicted: frozenset[int]
+
+    @property
+    def is_aligned(self) -> bool:
+        """Returns whether its CPUs and memory are on the NUMA nodes of its devices."""
+        return self.cpus.keys() | self.memory <= set(self.devices.values())
+
+
 class _Turn:
     """The pods of a way. `running` are the pods that run."""
 
     def __init__(self, lab: Lab, names: list[str], way: Way) -> None:
         self._lab, self._names, self._way = lab, names, way
-        self._numa = {name: truth.functions(lab.sys(name)) for name in names}
-        self._nodes = self._of_slices()
+        self._numa = {name: truth.functions(lab.nodes[name].sys()) for name in names}
         self._random = random.Random(7)
         self._wave = max(3, sum(lab.machines[name].cpus for name in names) // _CPUS_PER_POD)
         self._created: dict[str, tuple[float, int]] = {}
         self._running: dict[str, Seen] = {}
-        self._causes: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._waited: set[str] = set()
         self._refused_binds: Counter[str] = Counter()
@@ -159,18 +156,6 @@ class _Turn:
         self._prefix = f"claims-{WAYS.index(way)}"
         self.problems: list[str] = []
         self.notes: list[str] = []
-
-    def _of_slices(self) -> Nodes:
-        devices: dict[str, list[Device]] = {}
-        for item in self._lab.api.items(SLICES):
-            spec = item["spec"]
-            numa = self._numa.get(spec.get("nodeName", ""), {})
-            devices[spec["nodeName"]] = [Device(each["name"], numa[each["name"]]) for each in spec["devices"]]
-        cpus = {}
-        for name in self._names:
-            allocatable = self._lab.holding(name).allocatable_cpus
-            cpus[name] = {numa: len(node.cpus & allocatable) for numa, node in self._lab.nodes(name).items()}
-        return Nodes(cpus, devices)
 
     def run(self) -> None:
         number = 0
@@ -239,11 +224,8 @@ class _Turn:
             if name not in self._running
         }
         self._running |= new
-        # The order of the decisions in a wave is not known, and no pod ends meanwhile. So what is free after the wave
-        # was free at each decision.
         for name, seen in new.items():
-            others = {other: pod for other, pod in self._running.items() if other != name}
-            self._note(name, seen, others)
+            self._note(name, seen)
 
     def _bound_at(self, name: str) -> float:
         created, _ = self._created[name]
@@ -265,12 +247,12 @@ class _Turn:
         devices = frozenset[str]().union(*by_claim.values())
         self._agree(name, pod, by_claim, actual)
         numa = self._numa[node]
-        counts = Counter(at for at, each in self._lab.nodes(node).items() for _ in each.cpus & cpus)
+        counts = Counter(at for at, each in self._lab.numa_nodes(node).items() for _ in each.cpus & cpus)
         return Seen(
             node,
             counts,
             frozenset(memory),
-            frozenset(Device(device, numa[device]) for device in devices),
+            {device: numa[device] for device in devices},
             frozenset(at for each in truth.predicted(pod).values() for at in each.numa),
         )
 
@@ -298,29 +280,23 @@ class _Turn:
         if shared:
             self.problems.append(f"{name} has devices of {sorted(shared)}")
 
-    def _note(self, name: str, seen: Seen, others: dict[str, Seen]) -> None:
+    def _note(self, name: str, seen: Seen) -> None:
         created, devices = self._created[name]
         self._seconds.append(self._bound_at(name) - created)
         predicted = len(seen.predicted) == 1 and self._way.scheduler != controlplane.ALONE
         if predicted and not self._way.has_markers:
             is_right = seen.predicted == frozenset(seen.cpus)
             self._counts["predictions of CPUs"] += 1
-            if not is_right:
-                self._counts["predictions of CPUs that missed"] += 1
-                at = self._nodes.lowest(seen, others)
-                why = "the kubelet took its lowest NUMA node" if {at} == set(seen.cpus) else "the kubelet's order"
-                self._counts[f"missed: {why}"] += 1
+            self._counts["predictions of CPUs that missed"] += not is_right
         if not devices:
             self._counts["pods without claims"] += 1
             return
         self._counts["pods with claims"] += 1
-        cause = self._nodes.cause(seen, others)
-        self._causes[cause] += 1
+        self._counts["aligned"] += seen.is_aligned
         if not seen.is_aligned:
             text = (
-                f"{name} on {seen.node}: CPUs {dict(seen.cpus)}, memory {sorted(seen.memory)}, devices "
-                f"{sorted(seen.devices)}, predicted {sorted(seen.predicted)}, free beside the others "
-                f"{self._nodes.free(seen.node, others)}: {cause}"
+                f"{name} on {seen.node}: CPUs {dict(seen.cpus)}, memory {sorted(seen.memory)}, devices {seen.devices}, "
+                f"predicted {sorted(seen.predicted)}"
             )
             self.notes.append(text)
             if self._way.alignment == "require":
@@ -357,9 +333,8 @@ class _Turn:
         self.problems += [f"{name} loops: {self._refused_binds[name]} refused binds" for name in looping]
         shown = {
             "pods with claims": ran,
-            "aligned": self._causes[ALIGNED],
-            "aligned, %": round(100 * self._causes[ALIGNED] / ran, 1) if ran else "-",
-            **{cause: self._causes[cause] for cause in CAUSES if self._causes[cause]},
+            "aligned": self._counts["aligned"],
+            "aligned, %": round(100 * self._counts["aligned"] / ran, 1) if ran else "-",
             "pods without claims": self._counts["pods without claims"],
             "refused": self._counts["refused"],
             "waited for an end": len(self._waited),
@@ -368,7 +343,7 @@ class _Turn:
             "looping": len(looping),
             "s to bind, p50": results.percentile(self._seconds, 0.5),
             "bind, p99": results.percentile(self._seconds, 0.99),
-            **{key: count for key, count in sorted(self._counts.items()) if key.startswith(("missed", "predictions"))},
+            **{key: count for key, count in sorted(self._counts.items()) if key.startswith("predictions")},
             "runs of doctor": self._counts["runs of doctor"],
             "pods that doctor named": self._counts["pods that doctor named"],
         }

@@ -1,4 +1,4 @@
-"""What happens to a node in its life: restarts, other policies, an upgrade, a drain, the end of its Node.
+"""What happens to a node in its life: restarts, other policies, a drain, the end of its Node.
 
 Each leaves the lab as it has found it: no pods of a series, kubelets as the machine files say, nodes schedulable.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
-from lab import chart, earlier, instruments
 from lab.api import NODES, Json
 from lab.cluster import Lab, attribute
 from lab.parts.living import of_load
@@ -20,14 +19,12 @@ from lab.results import Part
 from lab.series import Series, small
 from topowise import nrt
 
-_SAME: Final = instruments.IMAGE.rpartition(":")[0]
-
 
 def kubelet_restart(lab: Lab) -> Part:
     """Restarts the kubelet while pods arrive: the object never lacks a pod, and no pod is refused."""
     problems: list[str] = []
     figures: dict[str, Any] = {}
-    for name in lab.guests:
+    for name in lab.nodes:
         occupied = occupy(lab, name)
         lab.settle()
         since, start, disagreements = time.time(), time.monotonic(), lab.disagreements
@@ -54,27 +51,6 @@ def kubelet_restart(lab: Lab) -> Part:
 def _lacking(lab: Lab, node: str, since: float, names: list[str]) -> int:
     texts = [attribute(raw, "topowise.io/holdings") for _, of_node, raw in lab.reports.since(since) if of_node == node]
     return sum(any(f'["default","{name}",[["' not in text for name in names) for text in texts)
-
-
-def policy_change(lab: Lab) -> Part:
-    """Another policy, scope and option: state files removed, kubelet restarted, as its documentation says."""
-    problems: list[str] = []
-    figures: dict[str, Any] = {}
-    fields = {"topologyManagerPolicy": "best-effort", "topologyManagerScope": "pod"}
-    for name in lab.guests:
-        start = time.monotonic()
-        reconfigure(lab, name, fields)
-        problems += lab.settle(SETTLED_S)
-        figures[f"s until the object of {name} has it"] = round(time.monotonic() - start, 1)
-        raw = lab.reports.objects[name]
-        problems += [
-            f"{key} of {name} is {attribute(raw, key)!r}, expected {value!r}"
-            for key, value in fields.items()
-            if attribute(raw, key) != value
-        ]
-        reconfigure(lab, name, {})
-    problems += lab.settle(SETTLED_S)
-    return Part("Policies change", not problems, figures, tuple(problems))
 
 
 def reconfigure(lab: Lab, name: str, changed: Json) -> None:
@@ -109,40 +85,9 @@ def _is_of_another_boot(name: str, before: str, reports: dict[str, Json]) -> boo
     return now not in ("", before) or None
 
 
-def exporter_upgrade(lab: Lab) -> Part:
-    """Runs `helm upgrade` and `helm rollback` while pods arrive and end: from an earlier commit, if the lab has its
-    daemons, else from the same image under another tag."""
-    before = lab.directory / earlier.TAG
-    is_earlier = before.exists()
-    if is_earlier:
-        chart.install(lab.kubeconfig, {"image.tag": earlier.TAG}, before)
-        chart.until_rolled_out(lab.api)
-    else:
-        for guest in lab.guests.values():
-            guest.run(f"ctr -n k8s.io images tag --force {instruments.IMAGE} {_SAME}:{earlier.TAG}")
-
-    def roll() -> None:
-        chart.install(lab.kubeconfig, {} if is_earlier else {"image.tag": earlier.TAG})
-        chart.until_rolled_out(lab.api)
-        chart.roll_back(lab.kubeconfig)
-        chart.until_rolled_out(lab.api)
-
-    start = time.monotonic()
-    load = under_load(lab, roll, Series(next(iter(lab.machines.values())), 5, "upgrade").pods(LOADED))
-    seconds = round(time.monotonic() - start, 1)
-    lab.clear()
-    if is_earlier:
-        chart.install(lab.kubeconfig)
-        chart.until_rolled_out(lab.api)
-    problems = [*load.problems, *lab.settle(SETTLED_S)]
-    origin = "from an earlier state of the project" if is_earlier else "the same image under another tag"
-    figures: dict[str, Any] = {"what": origin, "s for upgrade and rollback": seconds, **of_load(load)}
-    return Part("The exporter is upgraded and rolled back under load", not problems, figures, tuple(problems))
-
-
 def drain(lab: Lab) -> Part:
     """`kubectl drain`: the object gets empty, the node is excluded; and after `uncordon` it takes pods again."""
-    name = next(iter(lab.guests))
+    name = next(iter(lab.nodes))
     occupy(lab, name)
     lab.settle()
     start = time.monotonic()
@@ -167,7 +112,7 @@ def _is_empty(name: str, reports: dict[str, Json]) -> bool | None:
 
 def rejoin(lab: Lab) -> Part:
     """Deletes the Node object, so that the kubelet registers again: a new NRT object must belong to the new Node."""
-    name = next(iter(lab.guests))
+    name = next(iter(lab.nodes))
     lab.settle()
     before = lab.api.call("GET", f"{NODES}/{name}")["metadata"]["uid"]
     start = time.monotonic()
@@ -175,7 +120,6 @@ def rejoin(lab: Lab) -> Part:
     is_gone = lab.reports.until(lambda reports: name not in reports, 60)
     gone = round(time.monotonic() - start, 1)
     lab.restart_kubelet(name, forget=True)
-    chart.until_rolled_out(lab.api)
     problems = lab.settle(SETTLED_S)
     figures: dict[str, Any] = {"s until it is back, with a true object": round(time.monotonic() - start, 1)}
     if is_gone:

@@ -6,13 +6,11 @@ Each part is an act of `occupied.disturbed`: pods have allocations before it, an
 from __future__ import annotations
 
 import json
-import time
 from typing import Any, Final
 
 from lab import kubelet, results
-from lab.api import NODES, PODS, Json, wait
+from lab.api import NODES, Json, wait
 from lab.cluster import Lab, attribute
-from lab.errors import LabError
 from lab.parts.loading import Load, under_load
 from lab.parts.occupied import (
     LOADED,
@@ -38,9 +36,6 @@ _PLUGIN_GONE: Final = ("Allocate failed due to rpc error", "no healthy devices p
 # The kubelet's log, before a TopologyAffinityError for the same reason.
 _NO_DEVICES: Final = "requested number of devices unavailable"
 _DEVICES_S: Final = 120.0
-# MiB that the part pressure leaves until the threshold of eviction, and that its pod takes.
-_MARGIN: Final = 800
-_EATEN: Final = 1500
 
 
 def of_load(load: Load) -> dict[str, Any]:
@@ -70,7 +65,7 @@ def plugin_restart(lab: Lab) -> Part:
 
     def act(lab: Lab, node: str, names: list[str]) -> Found:
         problems, figures = _loaded(lab, node, "plugin", lambda: _restart_plugins(lab, node))
-        log = lab.guests[node].run(f"journalctl --unit kubelet --no-pager | grep '{_NO_DEVICES}' || true")
+        log = lab.nodes[node].log.read_text(errors="replace")
         gone = [
             problem
             for problem in problems
@@ -92,7 +87,7 @@ def had_no_device(log: str, pod: str) -> bool:
 
 def _restart_plugins(lab: Lab, node: str) -> None:
     before = lab.plugin_starts(node)
-    lab.guests[node].run("pkill -KILL -f '[/]lab/plugin[.]py'")
+    lab.nodes[node].run("pkill -KILL -f '[l]ab[.]plugin'")
     count = len(lab.machines[node].devices)
     wait(lambda: lab.plugin_starts(node) >= before + count, _DEVICES_S, f"the device plug-ins of {node} restart", 0.5)
     lab.until_devices(node)
@@ -106,11 +101,11 @@ def unhealthy_devices(lab: Lab) -> Part:
         allocated = lab.holding(node).listed["default", names[2]]["main"].devices[resource]
         free = sorted(lab.holding(node).near[resource].keys() - allocated)
         ids, count = [*allocated, free[0]], _allocatable(lab, node, resource)
-        lab.guests[node].write({_UNHEALTHY: "\n".join(ids)})
+        lab.nodes[node].write({_UNHEALTHY: "\n".join(ids)})
         wait(lambda: _allocatable(lab, node, resource) == count - len(ids), _DEVICES_S, f"{ids} are unhealthy", 0.5)
         problems = lab.settle(SETTLED_S)
         tally = place_next(lab, node, "sick")
-        lab.guests[node].write({_UNHEALTHY: ""})
+        lab.nodes[node].write({_UNHEALTHY: ""})
         wait(lambda: _allocatable(lab, node, resource) == count, _DEVICES_S, f"{ids} are healthy", 0.5)
         return [*problems, *tally.problems], {"unhealthy devices": len(ids), **in_short(tally, "meanwhile ")}
 
@@ -130,7 +125,7 @@ def static_pods(lab: Lab) -> Part:
         manifest = small("static", sizes=sizes, starts=True)
         # Without the label of series, as `Lab.clear` could delete only its mirror pod.
         del manifest["metadata"]["labels"]
-        lab.guests[node].write({path: json.dumps(manifest)})
+        lab.nodes[node].write({path: json.dumps(manifest)})
         try:
             until_phase(lab, name, "Running")
             problems = lab.settle(SETTLED_S)
@@ -138,7 +133,7 @@ def static_pods(lab: Lab) -> Part:
                 problems.append(f"the kubelet lists no allocation of {name}, expected CPUs and memory")
             tally = place_next(lab, node, "beside")
         finally:
-            lab.guests[node].run(f"rm {path}")
+            lab.nodes[node].run(f"rm {path}")
         wait(lambda: name not in lab.pods.objects, _DEVICES_S, f"{name} ends")
         return [*problems, *tally.problems], in_short(tally, "beside it ")
 
@@ -155,7 +150,7 @@ def policy_with_pods(lab: Lab) -> Part:
         restart_with(lab, node, other)
         problems = lab.settle(SETTLED_S) + _policy_problems(lab, node, other)
         wide = fresh("wide")
-        most = max(len(each.cpus) for each in lab.nodes(node).values())
+        most = max(len(each.cpus) for each in lab.numa_nodes(node).values())
         until_placed(lab, small(wide, node, {"cpu": str(most + 1)}, starts=True), PLACED_S)
         until_phase(lab, wide, "Running")
         tally = place_next(lab, node, "other")
@@ -183,41 +178,23 @@ def _policy_problems(lab: Lab, node: str, fields: Json) -> list[str]:
 
 
 def resize(lab: Lab) -> Part:
-    """Resizes a Guaranteed pod, which is infeasible with the static CPU manager, and a burstable pod."""
+    """Resizes a Guaranteed pod, which is infeasible with the static CPU manager."""
 
     def act(lab: Lab, node: str, names: list[str]) -> Found:
-        fixed, name = names[1], fresh("burst")
-        requests = {"cpu": "500m", "memory": "64Mi"}
-        burst = small(name, node, starts=True)
-        burst["spec"]["containers"][0]["resources"] = {"requests": requests}
-        until_placed(lab, burst, PLACED_S)
-        until_phase(lab, name, "Running")
-        amounts = {"cpu": "3", "memory": "64Mi"}
-        patch(lab, fixed, "resize", _resized({"requests": amounts, "limits": amounts}))
-        patch(lab, name, "resize", _resized({"requests": {**requests, "cpu": "1500m"}}))
-        infeasible = wait(lambda: _pending(lab.pods.objects[fixed]), _DEVICES_S, f"the resize of {fixed} is decided")
-        wait(lambda: _allocated(lab, name) == "1500m" or None, _DEVICES_S, f"{name} is resized")
-        tally = place_next(lab, node, "resized")
-        lab.delete([name])
-        problems = [] if infeasible == "Infeasible" else [f"{fixed}: {infeasible}, expected Infeasible"]
-        return [*problems, *tally.problems], {"Guaranteed pod": infeasible, **in_short(tally, "meanwhile ")}
+        name, amounts = names[1], {"cpu": "3", "memory": "64Mi"}
+        resources = {"requests": amounts, "limits": amounts}
+        patch(lab, name, "resize", {"containers": [{"name": "main", "resources": resources}]})
+        infeasible = wait(lambda: _pending(lab.pods.objects[name]), _DEVICES_S, f"the resize of {name} is decided")
+        problems = [] if infeasible == "Infeasible" else [f"{name}: {infeasible}, expected Infeasible"]
+        return problems, {"Guaranteed pod": infeasible}
 
-    return disturbed("Pods are resized in place", lab, act)
-
-
-def _resized(resources: Json) -> Json:
-    return {"containers": [{"name": "main", "resources": resources}]}
+    return disturbed("A pod is resized in place", lab, act)
 
 
 def _pending(pod: Json) -> str:
     """Returns the reason why the resize of the pod is pending, "" without a pending resize."""
     conditions = pod["status"].get("conditions", ())
     return next((each.get("reason", "") for each in conditions if each["type"] == "PodResizePending"), "")
-
-
-def _allocated(lab: Lab, name: str) -> str:
-    statuses = lab.pods.objects[name]["status"].get("containerStatuses", ())
-    return next((str(each.get("allocatedResources", {}).get("cpu", "")) for each in statuses), "")
 
 
 def ephemeral_containers(lab: Lab) -> Part:
@@ -236,47 +213,3 @@ def ephemeral_containers(lab: Lab) -> Part:
         return [], {}
 
     return disturbed("An ephemeral container starts", lab, act)
-
-
-def pressure(lab: Lab) -> Part:
-    """A BestEffort pod takes memory until the kubelet evicts it, while pods arrive."""
-
-    def act(lab: Lab, node: str, names: list[str]) -> Found:
-        free = int(lab.guests[node].run("awk '/MemAvailable/ {print $2}' /proc/meminfo")) // 1024
-        soft = {"memory.available": f"{free - _MARGIN}Mi"}
-        restart_with(
-            lab,
-            node,
-            {
-                "evictionSoft": soft,
-                "evictionSoftGracePeriod": {"memory.available": "1s"},
-                "evictionPressureTransitionPeriod": "5s",
-            },
-        )
-        problems = lab.settle(SETTLED_S)
-        eater = fresh("eater")
-        more, figures = _loaded(lab, node, "pressed", lambda: _until_evicted(lab, node, eater))
-        lab.delete([eater])
-        wait(lambda: not _has_pressure(lab, node), SETTLED_S, f"{node} has no memory pressure", 0.5)
-        restart_with(lab, node, {})
-        return [*problems, *more], {"evicted": 1, **figures}
-
-    return disturbed("A kubelet evicts under memory pressure", lab, act)
-
-
-def _until_evicted(lab: Lab, node: str, name: str) -> None:
-    program = f"import time; taken = b'x' * ({_EATEN} << 20); time.sleep(1e9)"
-    eater = small(name, node, starts=True)
-    eater["spec"]["containers"][0] |= {"resources": {}, "command": ["python3", "-c", program]}
-    lab.api.create(PODS, eater)
-    failed = until_phase(lab, name, "Failed")
-    if failed["status"].get("reason") != "Evicted":
-        raise LabError(f"{name} has failed: {failed['status'].get('reason')}, expected Evicted")
-    time.sleep(1)
-
-
-def _has_pressure(lab: Lab, node: str) -> bool:
-    document = lab.api.call("GET", f"{NODES}/{node}")
-    return bool(document["spec"].get("taints")) or any(
-        each["type"] == "MemoryPressure" and each["status"] == "True" for each in document["status"]["conditions"]
-    )

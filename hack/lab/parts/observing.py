@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from lab import chart, truth
+from lab import truth
 from lab.cluster import Lab, attribute
 from lab.placing import Placing, Tally, until_placed
 from lab.results import Part, percentile
@@ -17,20 +17,20 @@ _PATIENCE_S: Final = 30
 
 
 def object_equals_truth(lab: Lab) -> Part:
-    """Compares object and guest, on the empty node and with pods of all kinds."""
+    """Compares object and node, on the empty node and with pods of all kinds."""
     problems = [f"empty: {difference}" for difference in lab.settle()]
     tally = Tally()
-    for name in lab.guests:
+    for name in lab.nodes:
         placing = Placing(lab, 1, 0.0)
         for pod in Series(lab.machines[name], 1, f"object-{name}").pods(8):
             placing.place(pod)
         tally.counts += placing.tally.counts
     problems += [f"with {len(lab.live())} pods: {difference}" for difference in lab.settle()]
-    zones = {name: len(lab.nodes(name)) for name in lab.guests}
+    zones = {name: len(lab.numa_nodes(name)) for name in lab.nodes}
     figures: dict[str, Any] = {"pods on the nodes": len(lab.live())}
     figures |= {f"NUMA nodes of {name}": count for name, count in zones.items()}
     lab.clear()
-    return Part("The object equals the guest", not problems, figures, tuple(problems))
+    return Part("The object equals the node", not problems, figures, tuple(problems))
 
 
 def latency(lab: Lab) -> Part:
@@ -62,13 +62,12 @@ def latency(lab: Lab) -> Part:
 
 
 def _changed(lab: Lab, node: str, pod: tuple[str, str]) -> float | None:
-    """Returns when the kubelet last wrote a state file, in this machine's time, once the kubelet lists the pod."""
+    """Returns when the kubelet last wrote a state file, once the kubelet lists the pod."""
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
-        seen = lab.guests[node].seen()
-        reported = truth.read(seen.told)
+        reported = truth.read(lab.nodes[node].seen())
         if any(map(any, reported.listed.get(pod, {}).values())):
-            return reported.changed - seen.ahead
+            return reported.changed
         time.sleep(0.2)
     return None
 
@@ -88,7 +87,7 @@ def idle(lab: Lab) -> Part:
     lab.settle()
     # What made the objects settle may be followed by a last change, of a condition of a pod say.
     time.sleep(5)
-    before = {name: lab.reports.objects[name]["metadata"]["resourceVersion"] for name in lab.guests}
+    before = {name: lab.reports.objects[name]["metadata"]["resourceVersion"] for name in lab.nodes}
     start = time.time()
     time.sleep(_IDLE_S)
     writes = len(lab.reports.since(start))
@@ -97,26 +96,7 @@ def idle(lab: Lab) -> Part:
     figures: dict[str, Any] = {"seconds": round(seconds), "writes": writes}
     problems += [
         f"the object of {name} has another resourceVersion"
-        for name in lab.guests
+        for name in lab.nodes
         if lab.reports.objects[name]["metadata"]["resourceVersion"] != before[name]
     ]
     return Part("Nothing is written while nothing happens", not problems, figures, tuple(problems))
-
-
-def memory(lab: Lab) -> Part:
-    """Resident memory of the exporters."""
-    figures: dict[str, Any] = {}
-    problems = []
-    for name in lab.guests:
-        resident = _exporter(lab, name).get("process_resident_memory_bytes", 0.0) / (1 << 20)
-        figures[f"MiB resident on {name}"] = round(resident, 1)
-        pod = chart.exporter_pod(lab.api, name)
-        restarts = sum(container.get("restartCount", 0) for container in pod["status"]["containerStatuses"])
-        figures[f"restarts on {name}"] = restarts
-        if not 0 < resident < 192:
-            problems.append(f"{resident:.0f} MiB on {name}, expected less than the chart's limit of 192")
-    return Part("Memory of the exporter", not problems, figures, tuple(problems))
-
-
-def _exporter(lab: Lab, node: str) -> dict[str, float]:
-    return lab.metrics(node, chart.exporter_pod(lab.api, node)["status"]["podIP"])

@@ -1,6 +1,6 @@
 """Pods with allocations before a disturbance, and what must hold after the disturbance.
 
-The object must equal the guest, the pods must have the same allocations, and kubelets must admit the next pods as
+The object must equal the node, the pods must have the same allocations, and kubelets must admit the next pods as
 predicted.
 """
 
@@ -34,7 +34,7 @@ REFUSED_S: Final = 20.0
 Found = tuple[list[str], dict[str, Any]]
 """Problems in words, and figures by name."""
 Act = Callable[[Lab, str, list[str]], Found]
-"""From a guest's name and the names of its pods with allocations."""
+"""From a node's name and the names of its pods with allocations."""
 
 
 def fresh(label: str) -> str:
@@ -82,10 +82,10 @@ def place_next(lab: Lab, node: str, label: str) -> Tally:
 
 
 def disturbed(title: str, lab: Lab, act: Act) -> Part:
-    """Runs `act` on each guest beside pods with allocations, then checks objects, allocations and the next pods."""
+    """Runs `act` on each node beside pods with allocations, then checks objects, allocations and the next pods."""
     problems: list[str] = []
     figures: dict[str, Any] = {}
-    for node in lab.guests:
+    for node in lab.nodes:
         lab.clear()
         names = occupy(lab, node)
         problems += lab.settle(SETTLED_S)

@@ -1,6 +1,6 @@
 """Steering from end to end: kube-scheduler and topowise-scheduler steer pods to random NUMA nodes of real kubelets.
 
-The guests run at the same time. On each guest, pods come one after another and in bursts, for each policy; then equal
+The nodes run at the same time. On each node, pods come one after another and in bursts, for each policy; then equal
 pods without a marker, for comparison.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from lab import series, truth
 from lab.api import NODES, PODS, Json, Watch, wait
+from lab.chart import LEASES
 from lab.cluster import Lab, is_refused
 from lab.parts.disturbing import reconfigure
-from lab.parts.steering import LEASES, until_markers
 from lab.results import Figure, Part, percentile
 from topowise import steering
 
@@ -31,12 +31,12 @@ _PLACED_S: Final = 120.0
 
 
 class Steered:
-    """The pods of a guest, and the NUMA nodes that they require. The pods' names begin with `label`."""
+    """The pods of a node, and the NUMA nodes that they require. The pods' names begin with `label`."""
 
     def __init__(self, lab: Lab, node: str, label: str, seed: int) -> None:
         self._lab, self.node, self._label = lab, node, label
         self._random = random.Random(seed)
-        self._numa = lab.nodes(node)
+        self._numa = lab.numa_nodes(node)
         self._required: dict[str, tuple[int, int]] = {}
         self._count = 0
         self._undecided: list[tuple[str, float]] = []
@@ -175,16 +175,16 @@ def steered_binds(lab: Lab) -> Part:
     figures: dict[str, Figure] = {}
     problems: list[str] = []
     for number, policy in enumerate(_POLICIES):
-        on_all(lab, partial(reconfigure_guest, lab, policy))
+        on_all(lab, partial(reconfigure_node, lab, policy))
         on_all(lab, partial(_policy, lab, policy, number, figures, problems))
         lab.clear()
-    for node in lab.guests:
+    for node in lab.nodes:
         reconfigure(lab, node, {})
     return Part("Schedulers steer pods to a NUMA node", not problems, figures, tuple(problems[:40]))
 
 
-def reconfigure_guest(lab: Lab, policy: str, node: str) -> None:
-    """Like `reconfigure`, for guests at the same time: all pods are gone already."""
+def reconfigure_node(lab: Lab, policy: str, node: str) -> None:
+    """Like `reconfigure`, for nodes at the same time: all pods are gone already."""
     lab.changed[node] = {"topologyManagerPolicy": policy}
     lab.configure(node)
     lab.restart_kubelet(node, forget=True)
@@ -192,45 +192,44 @@ def reconfigure_guest(lab: Lab, policy: str, node: str) -> None:
     until_markers(lab, node)
 
 
+def until_markers(lab: Lab, node: str) -> None:
+    """Waits until the kubelet has markers and takes requests: some seconds after its start it does not."""
+
+    def there() -> bool:
+        status = (lab.api.find(f"{NODES}/{node}") or {}).get("status", {})
+        return int(status.get("allocatable", {}).get(steering.RESOURCE, 0)) > 0
+
+    wait(there, 300, f"{steering.RESOURCE} on {node}", 0.5)
+    time.sleep(12)
+
+
 def on_all(lab: Lab, act: Callable[[str], None]) -> None:
-    """Runs `act` for all guests at the same time."""
-    with ThreadPoolExecutor(len(lab.guests)) as threads:
-        list(threads.map(act, lab.guests))
+    """Runs `act` for all nodes at the same time."""
+    with ThreadPoolExecutor(len(lab.nodes)) as threads:
+        list(threads.map(act, lab.nodes))
 
 
 def _policy(lab: Lab, policy: str, seed: int, figures: dict[str, Figure], problems: list[str], node: str) -> None:
     steered = Steered(lab, node, policy, 10 * seed + len(node))
-    nodes, leases = Watch(lab.api, NODES), Watch(lab.api, LEASES)
+    leases = Watch(lab.api, LEASES)
     since = time.time()
     for _ in range(lab.steered // 2):
         steered.expect(*steered.create())
     alone = list(steered.bound)
     for _ in range((lab.steered - len(alone)) // _BURST):
         steered.burst(_BURST)
-    until = time.time()
     lab.delete([name for name in lab.live(node) if name.startswith(policy)])
-    plain_since = time.time()
     plain = _unmarked(lab, node, f"plain-{policy}")
-    plain_until = time.time()
-    labelled = label_seconds(leases.since(since), steering.lease_name(node))
-    of_node = [(when, item) for when, name, item in nodes.since(since) if name == node]
-    for watch in (nodes, leases):
-        watch.end()
-    amounts = {item["status"]["allocatable"].get(steering.RESOURCE) for _, item in of_node}
-    own: dict[str, Any] = {
-        **steered.counts,
-        "s from request to label, p50": percentile(labelled, 0.5),
-        "label, p99": percentile(labelled, 0.99),
-        "s to bind alone, p50": percentile(alone, 0.5),
-        "alone, p99": percentile(alone, 0.99),
-        "s to bind in a burst, p50": percentile(steered.bound[len(alone) :], 0.5),
-        "burst, p99": percentile(steered.bound[len(alone) :], 0.99),
-        "s to bind alone without a marker, p50": percentile(plain, 0.5),
-        "without, p99": percentile(plain, 0.99),
-        "writes of the Node per minute": _per_minute(of_node, since, until),
-        "writes without markers": _per_minute(of_node, plain_since, plain_until),
-        "amounts of markers in the Node": len(amounts),
+    leases.end()
+    seconds = {
+        "from request to label": label_seconds(leases.since(since), steering.lease_name(node)),
+        "to bind alone": alone,
+        "to bind in a burst": steered.bound[len(alone) :],
+        "to bind alone without a marker": plain,
     }
+    own: dict[str, Any] = dict(steered.counts)
+    for title, values in seconds.items():
+        own |= {f"s {title}, p50": percentile(values, 0.5), f"s {title}, p99": percentile(values, 0.99)}
     note(f"{policy} on {node}", own, steered, figures, problems)
 
 
@@ -252,12 +251,8 @@ def label_seconds(changes: Iterable[tuple[float, str, Json]], lease: str) -> lis
     return [when - sent[request_id] for request_id, when in labelled.items()]
 
 
-def _per_minute(changes: Iterable[tuple[float, Json]], since: float, until: float) -> float:
-    return round(60 * sum(since <= when < until for when, _ in changes) / (until - since), 1)
-
-
 def note(title: str, own: dict[str, Any], steered: Steered, figures: dict[str, Figure], problems: list[str]) -> None:
-    """Adds the figures and problems of a guest, and prints them."""
+    """Adds the figures and problems of a node, and prints them."""
     figures.update({f"{title}: {key}": value for key, value in own.items()})
     problems += [f"{title}: {problem}" for problem in steered.problems]
     print(f"lab: {title}: {own} {steered.problems[:5]}", flush=True)

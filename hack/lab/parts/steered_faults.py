@@ -1,26 +1,36 @@
 """Faults while steered pods run: a kubelet restarts with a label in force, processes are killed, a NUMA node is full,
 and a machine reboots.
 
-The guests run at the same time, except for the reboot. After each fault the next pods must be on their NUMA nodes.
+The nodes run at the same time, except for the reboot. After each fault the next pods must be on their NUMA nodes.
 """
 
 from __future__ import annotations
 
 import time
+import uuid
 from collections import Counter
 from functools import partial
 from typing import Any, Final
 
-from lab.api import NODES, PODS, wait
+from lab.api import NODES, PODS, Json, Watch, wait
+from lab.chart import LEASES
 from lab.cluster import Lab, is_refused
 from lab.errors import LabError
 from lab.parts.disturbing import reconfigure
 from lab.parts.occupied import REFUSED_S
-from lab.parts.steered_binds import ON_CHOSEN, Steered, marked, note, on_all, reconfigure_guest, until_decided
-from lab.parts.steering import Steered as Requests
-from lab.parts.steering import until_markers
+from lab.parts.steered_binds import (
+    ON_CHOSEN,
+    Steered,
+    marked,
+    note,
+    on_all,
+    reconfigure_node,
+    until_decided,
+    until_markers,
+)
 from lab.results import Figure, Part
 from topowise import steering
+from topowise.steering import Request, Status
 
 # The policy that refuses the most.
 _POLICY: Final = "single-numa-node"
@@ -29,15 +39,17 @@ _NEXT: Final = 3
 _KILL: Final = "pkill -KILL -f '[t]opowise-exporter {}'"
 _RUNNING_S: Final = 300.0
 _SHOWN_S: Final = 60.0
+_STATUS_S: Final = 40.0
+_EXPIRY_S: Final = 30.0
 
 
 def steered_faults(lab: Lab) -> Part:
     """Steers pods through faults."""
     figures: dict[str, Figure] = {}
     problems: list[str] = []
-    on_all(lab, partial(reconfigure_guest, lab, _POLICY))
+    on_all(lab, partial(reconfigure_node, lab, _POLICY))
     on_all(lab, partial(_faults, lab, figures, problems))
-    for node in lab.guests:
+    for node in lab.nodes:
         _reboot(lab, figures, problems, node)
         reconfigure(lab, node, {})
     return Part("Faults while steered pods run", not problems, figures, tuple(problems[:40]))
@@ -58,23 +70,39 @@ def _faults(lab: Lab, figures: dict[str, Figure], problems: list[str], node: str
 
 
 class _Faults:
-    """Faults on a guest. Its running pods must survive each fault."""
+    """Faults on a node. Its running pods must survive each fault."""
 
     def __init__(self, lab: Lab, node: str) -> None:
         self._lab, self._node = lab, node
         self.steered = Steered(lab, node, "fault", 5 + len(node))
         self.figures: dict[str, Any] = {}
         self._running = run_pods(lab, self.steered)
-        # A second writer of requests, as another replica of the scheduler is.
-        self._requests = Requests(lab, node, 0)
+        self._lease = steering.lease_name(node)
+        self._leases = Watch(lab.api, LEASES)
 
     def end(self) -> None:
-        self._requests.end()
+        self._leases.end()
         self._lab.delete(self._running)
+
+    def _ask(self, numa: int) -> Status:
+        """Writes a request, as another replica of the scheduler does, and returns its first status. Raises LabError."""
+        request = Request(uuid.uuid4().hex[:16], numa, 1, _EXPIRY_S)
+        annotations = {steering.REQUEST: steering.encode(request)}
+        self._lab.api.merge(f"{LEASES}/{self._lease}", {"metadata": {"annotations": annotations}})
+
+        def come(leases: dict[str, Json]) -> Status | None:
+            text = (leases.get(self._lease, {}).get("metadata", {}).get("annotations") or {}).get(steering.STATUS)
+            status = None if text is None else steering.decode_status(text)
+            return status if status is not None and status.id == request.id else None
+
+        status = self._leases.until(come, _STATUS_S)
+        if status is None:
+            raise LabError(f"request {request.id} got no status within {_STATUS_S:.0f} s")
+        return status
 
     def restart_with_label(self, turn: int) -> None:
         """Restarts the kubelet with a label in force, while pods wait for the end of this label."""
-        status = self._requests.ask(turn % 2, 1)
+        status = self._ask(turn % 2)
         if status.state != "labelled":
             raise LabError(f"the request of {self._node} before its restart: {status.state}, {status.reason}")
         pending = [self.steered.create(containers=1) for _ in range(_NEXT)]
@@ -84,21 +112,21 @@ class _Faults:
         self._expect(f"kubelet restart {turn} with a label", pending)
 
     def kill_exporter(self) -> None:
-        self._lab.guests[self._node].run(_KILL.format("run"))
+        self._lab.nodes[self._node].run(_KILL.format("run"))
         self._expect("exporter killed")
 
     def kill_plugin(self) -> None:
         """Kills the marker plug-in with a label in force, while pods wait for the end of this label."""
-        self._requests.ask(0, 1)
+        self._ask(0)
         pending = [self.steered.create(containers=1) for _ in range(_NEXT)]
-        self._lab.guests[self._node].run(_KILL.format("steer"))
+        self._lab.nodes[self._node].run(_KILL.format("steer"))
         wait(lambda: _markers(self._lab, self._node) == 0, _SHOWN_S, f"{self._node} has no markers")
         until_markers(self._lab, self._node)
         self._expect("plug-in killed with a label", pending)
 
     def full_numa_node(self) -> None:
         """A pod requires a full NUMA node: it waits, and is bound there once another pod has ended."""
-        numa = max(self._lab.nodes(self._node))
+        numa = max(self._lab.numa_nodes(self._node))
         filling = []
         while self.steered.free(numa):
             name, created = self.steered.create(numa, 1)

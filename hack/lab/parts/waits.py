@@ -66,7 +66,7 @@ def _stream(
         # Not each NUMA node has devices of its own, or as many CPUs.
         numa_nodes = [
             numa
-            for numa, of_node in lab.nodes(node).items()
+            for numa, of_node in lab.numa_nodes(node).items()
             if all(str(numa) in near for near in devices.values()) and capacity(numa, of_node) >= cpus
         ]
         numa = numa_nodes[number % len(numa_nodes)] if is_required else None

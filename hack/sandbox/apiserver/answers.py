@@ -1,10 +1,9 @@
-"""HTTP answers: objects, lists, tables and Status bodies as responses, whole or slowly."""
+"""HTTP answers: objects, lists, tables and Status bodies as responses."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -17,8 +16,6 @@ from sandbox.apiserver.store import Revision
 from sandbox.apiserver.strategy import Site
 
 _encode = msgspec.json.Encoder().encode
-# Pieces of a slow body: often enough that a client sees bytes trickle, few enough to hold the rate.
-_TICK_SECONDS: Final = 0.05
 
 
 def json_response(body: Any, code: int = 200, headers: dict[str, str] | None = None) -> web.Response:
@@ -48,12 +45,9 @@ def of_revision(
 
 
 def _object(site: Site, revision: Revision, form: Form, include: str) -> bytes:
-    match form:
-        case "table":
-            version = revision.metadata.get("resourceVersion", "")
-            return _encode(tables.table(site, [revision.object], {"resourceVersion": version}, include=include))
-        case "partial":
-            return _encode(tables.partial(revision.object))
+    if form == "table":
+        version = revision.metadata.get("resourceVersion", "")
+        return _encode(tables.table(site, [revision.object], {"resourceVersion": version}, include=include))
     return body_of(site, revision)
 
 
@@ -74,10 +68,6 @@ def of_page(site: Site, page: Page, form: Form, include: str) -> web.Response:
     if form == "table":
         objects = (revision.object for revision in page.revisions)
         return json_response(tables.table(site, objects, metadata, include=include))
-    if form == "partial":
-        items = [tables.partial(revision.object) for revision in page.revisions]
-        head = {"kind": "PartialObjectMetadataList", "apiVersion": tables.META_V1, "metadata": metadata}
-        return json_response(head | {"items": items})
     head = {"kind": site.resource.kind_of_list, "apiVersion": site.api_version, "metadata": metadata}
     return json_response(b'%b,"items":[%b]}' % (_encode(head)[:-1], b",".join(_items(site, page.revisions))))
 
@@ -87,17 +77,3 @@ def _items(site: Site, revisions: Iterable[Revision]) -> Iterable[bytes]:
     if not site.resource.is_custom:
         return (revision.tail() for revision in revisions)
     return (body_of(site, revision) for revision in revisions)
-
-
-async def slowly(request: web.Request, response: web.Response, bytes_per_second: int) -> web.StreamResponse:
-    """Sends an answer at a limited rate."""
-    slow = web.StreamResponse(status=response.status, headers=response.headers)
-    body = response.body
-    assert isinstance(body, bytes), "answers are made of bytes"
-    slow.content_length = len(body)
-    await slow.prepare(request)
-    step = max(1, int(bytes_per_second * _TICK_SECONDS))
-    for start in range(0, len(body), step):
-        await slow.write(body[start : start + step])
-        await asyncio.sleep(step / bytes_per_second)
-    return slow

@@ -42,7 +42,7 @@ BUILTIN: tuple[Resource, ...] = (
     Resource("", "ServiceAccount", "serviceaccounts", _V1, namespaced=True, short_names=("sa",), returns_deleted=True),
     *(
         Resource("apps", kind, f"{kind.lower()}s", _V1, namespaced=True, short_names=(short,), categories=("all",),
-                 has_status=True, has_generation=True, has_scale=kind != "DaemonSet")
+                 has_status=True, has_generation=True)
         for kind, short in (("Deployment", "deploy"), ("ReplicaSet", "rs"), ("StatefulSet", "sts"), ("DaemonSet", "ds"))
     ),
     Resource("batch", "Job", "jobs", _V1, namespaced=True, categories=("all",), has_status=True, has_generation=True),

@@ -28,7 +28,6 @@ LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 
 PLAIN: Final = "application/json"
 MERGE: Final = "application/merge-patch+json"
-JSON_PATCH: Final = "application/json-patch+json"
 STRATEGIC: Final = "application/strategic-merge-patch+json"
 APPLY: Final = "application/apply-patch+yaml"
 TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"

@@ -76,9 +76,6 @@ def _entries(resource: Resource) -> list[Json]:
     entries = [main]
     if resource.has_status:
         entries.append(_sub(resource, "status", resource.kind) | {"verbs": ["get", "patch", "update"]})
-    if resource.has_scale:
-        scale = {"group": "autoscaling", "version": "v1", "verbs": ["get", "patch", "update"]}
-        entries.append(_sub(resource, "scale", "Scale") | scale)
     for name, (api_version, kind) in resource.subresources.items():
         group_name, _, version = api_version.rpartition("/")
         named = {"group": group_name, "version": version} if group_name else {}

@@ -15,7 +15,7 @@ LOCK_MESSAGE = "the object has been modified; please apply your changes to the l
 
 
 class StatusError(Exception):
-    """A refused request. `status()` is the body, `code` the HTTP status, `metadata` the Status' ListMeta."""
+    """A refused request. `status()` is the body, `code` the HTTP status."""
 
     def __init__(
         self, code: int, reason: str, message: str, details: Json | None = None, *, retry_after: int | None = None
@@ -26,13 +26,12 @@ class StatusError(Exception):
         self.message = message
         self.details = details
         self.retry_after = retry_after
-        self.metadata: Json = {}
 
     def status(self) -> Json:
         body: Json = {
             "kind": "Status",
             "apiVersion": "v1",
-            "metadata": self.metadata,
+            "metadata": {},
             "status": "Failure",
             "message": self.message,
         }
@@ -126,11 +125,6 @@ def _joined(causes: Sequence[Json]) -> str:
 def too_large_for_etcd() -> StatusError:
     """More than etcd takes; the API server passes its words on as they are."""
     return StatusError(500, "", "etcdserver: request is too large")
-
-
-def unprocessable(message: str) -> StatusError:
-    """422 of a patch that does not fit the object."""
-    return StatusError(422, "Invalid", message)
 
 
 def too_large_resource_version(requested: int, current: int) -> StatusError:

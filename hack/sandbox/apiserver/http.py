@@ -15,12 +15,11 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from sandbox.apiserver import answers, discovery, documents, openapi, options, patches, protobuf, routing, selectors
-from sandbox.apiserver.control import PREFIX, Control
+from sandbox.apiserver import answers, discovery, documents, openapi, patches, protobuf, routing, selectors, tables
 from sandbox.apiserver.errors import Json, StatusError, bad_request, cause, invalid, success, unsupported_media_type
 from sandbox.apiserver.integers import integer
 from sandbox.apiserver.journal import Journal, RequestInfo
-from sandbox.apiserver.levers import Answer, Delay, Drop, Levers, SlowBody
+from sandbox.apiserver.levers import Answer, Delay, Drop, Levers
 from sandbox.apiserver.paging import ListOptions
 from sandbox.apiserver.registry import Registry, WriteOptions
 from sandbox.apiserver.routing import Target
@@ -58,19 +57,15 @@ class Front:
         self._registry = registry
         self._levers = levers
         self._journal = journal
-        self._control = Control(levers, journal)
         self._sender = Sender(levers, journal, streams)
         self._token = token
         self._bookmark_every = bookmark_every
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Handles every request."""
-        if request.path.startswith(PREFIX):
-            return await self._controlled(request)
         target = routing.locate(self._registry.catalog, request.path)
         info = _request_info(request, target)
         self._journal.count(info)
-        rate: int | None = None
         drop_after = False
         late = 0.0
         for action in self._levers.take(info):
@@ -81,13 +76,11 @@ class Front:
                     else:
                         await asyncio.sleep(seconds)
                 case Answer(status, retry_after):
-                    return await self._sender.send(request, info, _scripted(status, retry_after), rate)
+                    return await self._sender.send(request, info, _scripted(status, retry_after))
                 case Drop(handled):
                     if not handled:
                         return self._sender.drop(request, info)
                     drop_after = True
-                case SlowBody(bytes_per_second):
-                    rate = bytes_per_second
         if info.verb != "watch":
             await self._levers.until_moving(info)
         answer = await self._answer(request, target, info)
@@ -95,8 +88,8 @@ class Front:
             return self._sender.drop(request, info)
         if isinstance(answer, WatchOptions):
             assert target.site is not None, "only a resource is watched"
-            return await self._sender.stream(request, info, self._registry.store, target.site, answer, rate)
-        return await self._sender.send(request, info, answer, rate, late)
+            return await self._sender.stream(request, info, self._registry.store, target.site, answer)
+        return await self._sender.send(request, info, answer, late)
 
     def open_watch(self, request: web.Request) -> Stream:
         """Returns the stream that a watch would be answered with. Raises StatusError."""
@@ -106,14 +99,6 @@ class Front:
         return Stream(
             self._registry.store, target.site, self._watch_options(request, target.site), _request_info(request, target)
         )
-
-    async def _controlled(self, request: web.Request) -> web.Response:
-        try:
-            self._check_token(request)
-            body = documents.decode(raw) if (raw := await request.read()) else None
-            return answers.json_response(self._control.handle(request.method, request.path, body))
-        except StatusError as failure:
-            return answers.refusal(failure)
 
     async def _answer(self, request: web.Request, target: Target, info: RequestInfo) -> web.Response | WatchOptions:
         try:
@@ -170,11 +155,9 @@ class Front:
         return answers.json_response(document)
 
     async def _resource(self, request: web.Request, site: Site, verb: str) -> web.Response:
-        form = routing.form_of(request.headers.get("Accept", ""))
+        form = _form_of(request, site)
         include = request.query.get("includeObject", "Metadata")
         match verb:
-            case "get" if site.subresource == "scale":
-                return answers.json_response(self._registry.scale(site, None, _write_options(request)))
             case "get":
                 return answers.of_revision(site, self._registry.get(site), form, include)
             case "list":
@@ -186,8 +169,6 @@ class Front:
                 return await self._act(request, site)
         body, media_type = await _body(request, verb)
         how = _write_options(request)
-        if site.subresource == "scale":
-            return answers.json_response(self._registry.scale(site, body, how))
         if verb == "patch":
             if media_type == patches.APPLY and "fieldManager" not in request.query:
                 why = cause("FieldValueRequired", "Required value: is required for apply patch", "fieldManager")
@@ -237,7 +218,6 @@ class Front:
 
     def _watch_options(self, request: web.Request, site: Site) -> WatchOptions:
         query = request.query
-        options.check_list(query, watch=True)
         version = query.get("resourceVersion", "")
         initial = query.get("sendInitialEvents") == "true"
         return WatchOptions(
@@ -247,13 +227,17 @@ class Front:
             bookmark_every=self._bookmark_every,
             initial_events=initial,
             test=_test(site, query),
-            form=routing.form_of(request.headers.get("Accept", "")),
+            form=_form_of(request, site),
             include=query.get("includeObject", "Metadata"),
         )
 
 
 def _protobuf_or_json(request: web.Request, raw: bytes) -> Any:
     return protobuf.decode(raw) if request.content_type == protobuf.MEDIA_TYPE else documents.decode(raw)
+
+
+def _form_of(request: web.Request, site: Site) -> routing.Form:
+    return routing.form_of(request.headers.get("Accept", ""), is_printed=tables.is_printed(site.resource))
 
 
 def _request_info(request: web.Request, target: Target) -> RequestInfo:
@@ -283,13 +267,11 @@ def _test(site: Site, query: Mapping[str, str]) -> selectors.Predicate | None:
 
 
 def _list_options(site: Site, query: Mapping[str, str]) -> ListOptions:
-    options.check_list(query, watch=False)
     return ListOptions(
         test=_test(site, query),
         limit=_number(query, "limit"),
         token=query.get("continue", ""),
         version=_number(query, "resourceVersion"),
-        exact=query.get("resourceVersionMatch") == "Exact",
     )
 
 
@@ -303,7 +285,6 @@ def _number(query: Mapping[str, str], name: str) -> int:
 
 def _write_options(request: web.Request) -> WriteOptions:
     query = request.query
-    options.check_manager(query, request.method)
     agent = request.headers.get("User-Agent", "unknown").partition("/")[0]
     return WriteOptions(
         manager=query.get("fieldManager") or agent or "unknown",

@@ -1,4 +1,4 @@
-"""The JSONPath of printer columns: fields, indices, slices, wildcards, filters by equality.
+"""The JSONPath of printer columns: fields, indices, filters by equality.
 
 CRDs are held to "simple" paths; this is the subset of k8s.io/client-go/util/jsonpath they use, with its quirks: a
 missing field yields nothing, an index outside the list is an error (an empty cell), a filter compares for equality.
@@ -18,8 +18,7 @@ _TOKEN = re.compile(
     r"""\.?(?P<name>(?:[A-Za-z0-9_-]|\\.)+)
       | \.?\[(?P<quoted>'(?:[^'])*'|"(?:[^"])*")\]
       | \.?\[\?\(\s*@\.?(?P<left>[^=!<>\s)]+)\s*(?P<op>==|!=)\s*(?P<right>"[^"]*"|'[^']*'|[^)\s]+)\s*\)\]
-      | \.?\[(?P<range>\*|-?\d*(?::-?\d*)?)\]
-      | \.(?P<star>\*)
+      | \.?\[(?P<index>\d+)\]
     """,
     re.VERBOSE,
 )
@@ -58,43 +57,26 @@ def _step(match: re.Match[str]) -> Step:
         return lambda values: [v[name] for v in values if isinstance(v, dict) and name in v]
     if match["left"]:
         return _filter(match["left"], match["op"], match["right"])
-    if match["star"] or match["range"] == "*":
-        return lambda values: [item for value in values for item in _children(value)]
-    return _slice(match["range"])
-
-
-def _children(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else []
+    return _at(int(match["index"]))
 
 
 def _filter(left: str, operator: str, right: str) -> Step:
     expected = right[1:-1] if right[0] in "\"'" else json.loads(right)
 
     def step(values: list[Any]) -> list[Any]:
-        items = [item for value in values for item in _children(value)]
+        items = [item for value in values if isinstance(value, list) for item in value]
         candidates = [(item, find("." + left, item)) for item in items]
         return [item for item, values in candidates if values and (values[0] == expected) is (operator == "==")]
 
     return step
 
 
-def _slice(text: str) -> Step:
-    first, colon, last = text.partition(":")
-
+def _at(index: int) -> Step:
     def step(values: list[Any]) -> list[Any]:
-        selected: list[Any] = []
-        for value in values:
-            if not isinstance(value, list):
-                raise PathError(f"{type(value).__name__} is not array or slice")
-            if colon:
-                selected += value[int(first) if first else None : int(last) if last else None]
-            elif not first or not -len(value) <= int(first) < len(value):
-                raise PathError(f"array index out of bounds: index {first}, length {len(value)}")
-            else:
-                selected.append(value[int(first)])
-        return selected
+        try:
+            return [value[index] for value in values]
+        except (IndexError, KeyError, TypeError) as exc:
+            raise PathError(f"array index out of bounds: index {index}") from exc
 
     return step
 

@@ -1,9 +1,8 @@
 """Levers: inject the faults of production API servers.
 
 A rule selects requests (globs over method or verb, path, user agent), and has a fault, a count and a duration. Rules
-apply in the order of their creation; delays and slow bodies add up, the first answer or drop decides. A stalled watch
-is the worst fault and the reason for the deadline of reflectors: the TCP connection stays open and no event arrives.
-Tests of processes set rules over HTTP (`/sandbox/levers`, see `control`).
+apply in the order of their creation; delays add up, the first answer or drop decides. A stalled watch is the worst
+fault and the reason for the deadline of reflectors: the TCP connection stays open and no event arrives.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Protocol
 
-from sandbox.apiserver.errors import Json
 from sandbox.apiserver.journal import RequestInfo
 
 
@@ -49,14 +47,7 @@ class Stall:
     """Send nothing (more) and keep the connection: watches in the middle, other requests before their answer."""
 
 
-@dataclass(frozen=True)
-class SlowBody:
-    """Send bodies at this rate."""
-
-    bytes_per_second: int
-
-
-Action = Answer | Delay | Drop | Stall | SlowBody
+Action = Answer | Delay | Drop | Stall
 
 
 @dataclass
@@ -81,11 +72,6 @@ class Rule:
 
     def is_spent(self, now: float) -> bool:
         return self.remaining == 0 or (self.until is not None and now >= self.until)
-
-    def describe(self) -> Json:
-        fields = {name: value for name, value in vars(self.action).items() if value is not None}
-        matcher = {"method": self.method, "path": self.path, "userAgent": self.user_agent}
-        return {"id": self.id, "action": type(self.action).__name__, **fields, **matcher, "hits": self.hits}
 
 
 class Streams(Protocol):

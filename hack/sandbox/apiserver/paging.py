@@ -1,8 +1,8 @@
 """Lists and their pages: all pages of a list show the same state of the collection.
 
 A page's continue token names the revision number the first page was taken at; the store keeps the objects of that
-moment for the newest few such lists. A token whose moment is gone is a 410 that carries another token, with which a
-client may go on inconsistently, as after etcd's compaction in reality.
+moment for the newest few such lists. A token whose moment is gone is a 410; the token of a real server, with which a
+client may go on inconsistently, is left out.
 """
 
 from __future__ import annotations
@@ -18,25 +18,20 @@ from sandbox.apiserver.errors import bad_request, expired, too_large_resource_ve
 from sandbox.apiserver.store import Key, Revision, Store
 from sandbox.apiserver.strategy import Site
 
-# In a continue token: go on with the newest state, consistent or not.
-_NEWEST: Final = -1
 _STALE_TOKEN: Final = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
-    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
-    "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
-    "deleted between the time the first chunk was returned and now may show up in the list."
+    "the continue parameter."
 )
 
 
 @dataclass(frozen=True)
 class ListOptions:
-    """The query of a list. `version` is its resourceVersion: not older than it, or (exact) that very state."""
+    """The query of a list. `version` is its resourceVersion: not older than it."""
 
     test: selectors.Predicate | None = None
     limit: int = 0
     token: str = ""
     version: int = 0
-    exact: bool = False
 
 
 class Page(NamedTuple):
@@ -67,11 +62,6 @@ def _state(store: Store, resource_key: str, options: ListOptions) -> tuple[int, 
     """Returns the state to list: its number, its objects, and the key to go on after."""
     if options.token:
         return _continued(store, resource_key, options.token)
-    if options.exact:
-        state = store.snapshot_at(resource_key, options.version)
-        if state is None:
-            raise expired("The resourceVersion for the provided list is too old.")
-        return options.version, state, None
     if options.limit:
         return (*store.snapshot(resource_key), None)
     return store.number, store.collection(resource_key).ordered(), None
@@ -79,13 +69,9 @@ def _state(store: Store, resource_key: str, options: ListOptions) -> tuple[int, 
 
 def _continued(store: Store, resource_key: str, token: str) -> tuple[int, list[Revision], Key]:
     number, after = _read_token(token)
-    if number == _NEWEST:
-        return (*store.snapshot(resource_key), after)
     snapshot = store.snapshot_at(resource_key, number)
     if snapshot is None:
-        failure = expired(_STALE_TOKEN)
-        failure.metadata = {"continue": _write_token(_NEWEST, after)}
-        raise failure
+        raise expired(_STALE_TOKEN)
     return number, snapshot, after
 
 

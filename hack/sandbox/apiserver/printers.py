@@ -1,7 +1,7 @@
 """What `kubectl get` shows for built-in kinds: columns and cells.
 
-The cells equal kubernetes/kubernetes pkg/printers/internalversion/printers.go for the states that a sandbox has;
-kinds without an entry get a name and their creation time.
+The cells equal kubernetes/kubernetes pkg/printers/internalversion/printers.go for the states that a sandbox has.
+kubectl prints name and age of kinds without an entry.
 """
 
 from __future__ import annotations
@@ -139,81 +139,6 @@ def _event(event: Json, now: datetime.datetime) -> Cells:
     ]
 
 
-def _replicas(obj: Json, now: datetime.datetime) -> Cells:
-    status, desired = obj.get("status") or {}, (obj.get("spec") or {}).get("replicas", 1)
-    return [
-        obj["metadata"]["name"],
-        f"{status.get('readyReplicas', 0)}/{desired}",
-        status.get("updatedReplicas", 0),
-        status.get("availableReplicas", 0),
-        _age(obj, now),
-    ]
-
-
-def _numbers(*fields: str) -> Callable[[Json, datetime.datetime], Cells]:
-    """Returns the cells name, `spec.X` and `status.X` as numbers, age."""
-
-    def cells(obj: Json, now: datetime.datetime) -> Cells:
-        parts = [field.split(".") for field in fields]
-        return [obj["metadata"]["name"], *((obj.get(part) or {}).get(name, 0) for part, name in parts), _age(obj, now)]
-
-    return cells
-
-
-def _stateful_set(obj: Json, now: datetime.datetime) -> Cells:
-    name, ready, _, _, age = _replicas(obj, now)
-    return [name, ready, age]
-
-
-def _job(obj: Json, now: datetime.datetime) -> Cells:
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    state = next((entry["type"] for entry in status.get("conditions") or ()), "Running")
-    return [
-        obj["metadata"]["name"],
-        state,
-        f"{status.get('succeeded', 0)}/{spec.get('completions', 1)}",
-        _age(obj, now),
-    ]
-
-
-def _budget(obj: Json, now: datetime.datetime) -> Cells:
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    bounds = [str(spec.get(name, "N/A")) for name in ("minAvailable", "maxUnavailable")]
-    return [obj["metadata"]["name"], *bounds, status.get("disruptionsAllowed", 0), _age(obj, now)]
-
-
-def _service(obj: Json, now: datetime.datetime) -> Cells:
-    spec = obj.get("spec") or {}
-    ports = ",".join(f"{port.get('port')}/{port.get('protocol', 'TCP')}" for port in spec.get("ports") or ())
-    addresses = (spec.get("clusterIP") or _NONE, _NONE)
-    return [obj["metadata"]["name"], spec.get("type", "ClusterIP"), *addresses, ports or _NONE, _age(obj, now)]
-
-
-def _field(*path: str) -> Callable[[Json, datetime.datetime], Cells]:
-    """Returns the cells name, a field, age."""
-
-    def cells(obj: Json, now: datetime.datetime) -> Cells:
-        value: Any = obj
-        for step in path:
-            value = (value or {}).get(step)
-        return [obj["metadata"]["name"], value if value is not None else "", _age(obj, now)]
-
-    return cells
-
-
-def _data(obj: Json, now: datetime.datetime) -> Cells:
-    return [obj["metadata"]["name"], len(obj.get("data") or {}) + len(obj.get("binaryData") or {}), _age(obj, now)]
-
-
-def _secret(obj: Json, now: datetime.datetime) -> Cells:
-    name, data, age = _data(obj, now)
-    return [name, obj.get("type", "Opaque"), data, age]
-
-
-def _name_and_created(obj: Json, now: datetime.datetime) -> Cells:
-    return [obj["metadata"]["name"], obj["metadata"].get("creationTimestamp")]
-
-
 _AGE = Column("Age")
 
 
@@ -221,7 +146,7 @@ def _wide(*names: str) -> tuple[Column, ...]:
     return tuple(Column(name, priority=1) for name in names)
 
 
-_PRINTERS: Final[dict[str, Printer]] = {
+PRINTERS: Final[dict[str, Printer]] = {
     "pods": (
         (
             NAME, Column("Ready"), Column("Status"), Column("Restarts"), _AGE,
@@ -243,42 +168,5 @@ _PRINTERS: Final[dict[str, Printer]] = {
         ),
         _event,
     ),
-    "deployments.apps": (
-        (NAME, Column("Ready"), Column("Up-to-date", "integer"), Column("Available", "integer"), _AGE),
-        _replicas,
-    ),
-    "replicasets.apps": (
-        (NAME, Column("Desired", "integer"), Column("Current", "integer"), Column("Ready", "integer"), _AGE),
-        _numbers("spec.replicas", "status.replicas", "status.readyReplicas"),
-    ),
-    "statefulsets.apps": ((NAME, Column("Ready"), _AGE), _stateful_set),
-    "daemonsets.apps": (
-        (NAME, *(Column(name, "integer") for name in ("Desired", "Current", "Ready", "Up-to-date", "Available")), _AGE),
-        _numbers(
-            "status.desiredNumberScheduled", "status.currentNumberScheduled", "status.numberReady",
-            "status.updatedNumberScheduled", "status.numberAvailable",
-        ),
-    ),
-    "jobs.batch": ((NAME, Column("Status"), Column("Completions"), _AGE), _job),
-    "poddisruptionbudgets.policy": (
-        (NAME, Column("Min Available"), Column("Max Unavailable"), Column("Allowed Disruptions", "integer"), _AGE),
-        _budget,
-    ),
-    "services": (
-        (NAME, Column("Type"), Column("Cluster-IP"), Column("External-IP"), Column("Port(s)"), _AGE),
-        _service,
-    ),
-    "namespaces": ((NAME, Column("Status"), _AGE), _field("status", "phase")),
-    "leases.coordination.k8s.io": ((NAME, Column("Holder"), _AGE), _field("spec", "holderIdentity")),
-    "configmaps": ((NAME, Column("Data", "integer"), _AGE), _data),
-    "secrets": ((NAME, Column("Type"), Column("Data", "integer"), _AGE), _secret),
 }  # fmt: skip
-_PRINTERS["events.events.k8s.io"] = _PRINTERS["events"]
-
-# Kinds without a printer of their own, as the default table convertor has it.
-_DEFAULT: Final[Printer] = ((NAME, Column("Created At", "date")), _name_and_created)
-
-
-def printer_of(resource_key: str) -> Printer:
-    """Returns the columns of a built-in kind and the function that fills them."""
-    return _PRINTERS.get(resource_key, _DEFAULT)
+PRINTERS["events.events.k8s.io"] = PRINTERS["events"]

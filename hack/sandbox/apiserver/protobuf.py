@@ -1,7 +1,7 @@
-"""Kubernetes' protobuf, as far as Helm and `kubectl create` send it.
+"""Kubernetes' protobuf, as far as Helm, `kubectl create namespace` and `kubectl drain` send it.
 
-client-go's typed clients send protobuf by default: Helm writes its releases, in Secrets, and namespaces that way, and
-`kubectl create deployment` its objects. The envelope is runtime.Unknown. Decoding skips fields that the table lacks,
+client-go's typed clients send protobuf by default: Helm writes its releases, in Secrets, and namespaces that way. The
+envelope is runtime.Unknown. Decoding skips fields that the table lacks,
 and returns None for a kind that it lacks.
 Source: k8s.io/apimachinery/pkg/runtime/serializer/protobuf, generated.proto of k8s.io/api and k8s.io/apimachinery.
 """
@@ -33,32 +33,6 @@ _TYPE: Final = _fields_of("text", apiVersion=1, kind=2)
 _METADATA: Final = _fields_of("text", name=1, namespace=3, uid=5, resourceVersion=6) | _fields_of(
     "map of text", labels=11, annotations=12
 )
-_AMOUNTS: Final = _fields_of("map of quantities", limits=1, requests=2)
-_REQUIREMENT: Final = _fields_of("text", key=1, operator=2) | _fields_of(["text"], values=3)
-_SELECTOR: Final[Fields] = {1: ("matchLabels", "map of text"), 2: ("matchExpressions", [_REQUIREMENT])}
-_PORT: Final = _fields_of("text", name=1, protocol=4) | _fields_of("number", containerPort=3)
-_CONTAINER: Final[Fields] = {
-    **_fields_of("text", name=1, image=2, workingDir=5, imagePullPolicy=14),
-    **_fields_of(["text"], command=3, args=4),
-    6: ("ports", [_PORT]),
-    7: ("env", [_fields_of("text", name=1, value=2)]),
-    8: ("resources", _AMOUNTS),
-}
-_POD_SPEC: Final[Fields] = {
-    **_fields_of("text", restartPolicy=3, serviceAccountName=8, schedulerName=19, priorityClassName=24),
-    **_fields_of([_CONTAINER], containers=2, initContainers=20),
-    **_fields_of("map of text", nodeSelector=7),
-    **_fields_of([_fields_of("text", key=1, operator=2, value=3, effect=4)], tolerations=22),
-}
-_TEMPLATE: Final[Fields] = {1: ("metadata", _METADATA), 2: ("spec", _POD_SPEC)}
-_DEPLOYMENT: Final[Fields] = {
-    **_fields_of("number", replicas=1),
-    2: ("selector", _SELECTOR),
-    3: ("template", _TEMPLATE),
-    4: ("strategy", _fields_of("text", type=1)),
-}
-_JOB: Final[Fields] = {**_fields_of("number", parallelism=1, completions=2, backoffLimit=7), 6: ("template", _TEMPLATE)}
-_BUDGET: Final[Fields] = {**_fields_of("number or text", minAvailable=1, maxUnavailable=3), 2: ("selector", _SELECTOR)}
 _DELETE_OPTIONS: Final[Fields] = {
     1: ("gracePeriodSeconds", "number"),
     2: ("preconditions", _fields_of("text", uid=1, resourceVersion=2)),
@@ -67,25 +41,12 @@ _DELETE_OPTIONS: Final[Fields] = {
 }
 
 
-def _of_object(spec: Fields | None = None, **fields: Any) -> Fields:
-    """Returns the fields of a kind with metadata, a spec and further fields as (number, form)."""
-    own = {number: (name, form) for name, (number, form) in fields.items()}
-    return {1: ("metadata", _METADATA)} | ({} if spec is None else {2: ("spec", spec)}) | own
-
-
+_OBJECT: Final[Fields] = {1: ("metadata", _METADATA)}
 _KINDS: Final[dict[str, Fields]] = {
-    "ConfigMap": _of_object(data=(2, "map of text"), binaryData=(3, "map of bytes")),
     "DeleteOptions": _DELETE_OPTIONS,
-    "Deployment": _of_object(_DEPLOYMENT),
-    "Eviction": _of_object(deleteOptions=(2, _DELETE_OPTIONS)),
-    "Job": _of_object(_JOB),
-    "Namespace": _of_object(),
-    "PodDisruptionBudget": _of_object(_BUDGET),
-    "PriorityClass": _of_object(
-        value=(2, "number"), globalDefault=(3, "flag"), description=(4, "text"), preemptionPolicy=(5, "text")
-    ),
-    "Secret": _of_object(data=(2, "map of bytes"), type=(3, "text")),
-    "ServiceAccount": _of_object(),
+    "Eviction": {**_OBJECT, 2: ("deleteOptions", _DELETE_OPTIONS)},
+    "Namespace": _OBJECT,
+    "Secret": {**_OBJECT, 2: ("data", "map of bytes"), 3: ("type", "text")},
 }
 
 
@@ -111,7 +72,7 @@ def _message(data: bytes, fields: Fields) -> Json:
                 continue
             case [item]:
                 decoded.setdefault(name, []).append(_value(value, item))
-            case "map of text" | "map of bytes" | "map of quantities":
+            case "map of text" | "map of bytes":
                 entry = dict(_fields(value))
                 decoded.setdefault(name, {})[entry[1].decode()] = _value(entry.get(2, b""), form[len("map of ") :])
             # Go writes empty strings too.
@@ -129,13 +90,6 @@ def _value(value: Any, form: Any) -> Any:
         case "number":
             # A negative number is its complement to 2**64.
             return value - (1 << 64) if value >> 63 else value
-        case "flag":
-            return bool(value)
-        case "quantities":
-            return _message(value, {1: ("text", "text")}).get("text", "0")
-        case "number or text":
-            either = _message(value, {1: ("is_text", "flag"), 2: ("number", "number"), 3: ("text", "text")})
-            return either.get("text", "") if either.get("is_text") else either.get("number", 0)
     return _message(value, form)
 
 

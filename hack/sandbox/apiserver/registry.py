@@ -130,30 +130,18 @@ class Registry:
         old = self.get(site).object
         source = strategy.in_version(site, old)
         match media_type:
-            case patches.JSON:
-                patched = patches.json_patch(source, body)
             case patches.MERGE:
                 patched = patches.merge(source, _an_object(body))
             case patches.STRATEGIC if not site.resource.is_custom:
                 patched = patches.strategic(source, _an_object(body), STRATEGIC)
             case _:
-                accepted = [patches.JSON, patches.MERGE, patches.APPLY]
+                accepted = [patches.MERGE, patches.APPLY]
                 if not site.resource.is_custom:
-                    accepted.insert(2, patches.STRATEGIC)
+                    accepted.insert(1, patches.STRATEGIC)
                 raise unsupported_media_type(accepted)
         obj = strategy.check_identity(site, _an_object(patched))
         obj, warnings = self._pruned(site, obj, options)
         return self._replace(site, old, obj, options, warnings)
-
-    def scale(self, site: Site, body: Any, options: WriteOptions) -> Json:
-        """Returns the autoscaling/v1 Scale, after writing the replicas of `body`; `body` None only reads."""
-        workload = self.get(site).object
-        if body is not None:
-            replicas = patches.merge(_scale_of(workload), _an_object(body))["spec"]["replicas"]
-            spec = {**workload["spec"], "replicas": replicas}
-            plain = replace(site, subresource="")
-            workload = self._replace(plain, workload, {**workload, "spec": spec}, options, []).revision.object
-        return _scale_of(workload)
 
     def _apply(self, site: Site, body: Any, options: WriteOptions) -> Written:
         config = strategy.check_identity(site, _an_object(body))
@@ -279,17 +267,6 @@ class Registry:
                 continue
             resource = self.catalog["poddisruptionbudgets.policy"]
             self.store.put(resource, {**budget, "status": {**budget["status"], "disruptionsAllowed": allowed - 1}})
-
-
-def _scale_of(workload: Json) -> Json:
-    names = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
-    return {
-        "kind": "Scale",
-        "apiVersion": "autoscaling/v1",
-        "metadata": {name: workload["metadata"][name] for name in names},
-        "spec": {"replicas": workload["spec"].get("replicas", 1)},
-        "status": {"replicas": (workload.get("status") or {}).get("replicas", 0)},
-    }
 
 
 def _core_event(event: Json) -> Json:

@@ -67,8 +67,6 @@ class Resource:
     # Kind of the objects POSTed to each further subresource, with its group/version.
     subresources: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     has_generation: bool = False
-    # `spec.replicas` is read and written at the subresource scale.
-    has_scale: bool = False
     # AllowUnconditionalUpdate and AllowCreateOnUpdate of the kind's strategy.
     unconditional_update: bool = True
     create_on_update: bool = False

@@ -9,11 +9,10 @@ from sandbox.apiserver.errors import StatusError, method_not_allowed, no_such_ro
 from sandbox.apiserver.resources import Catalog, Resource
 from sandbox.apiserver.strategy import Site
 
-Form = Literal["object", "table", "partial"]
+Form = Literal["object", "table"]
 
 _COLLECTION_VERBS: Final = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 _OBJECT_VERBS: Final = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-# Of the subresources status and scale.
 _STATUS_VERBS: Final = {"GET": "get", "PUT": "update", "PATCH": "patch"}
 _CREATE_ONLY: Final = {"POST": "create"}
 
@@ -83,16 +82,15 @@ def _verbs(site: Site) -> Mapping[str, str]:
         return _COLLECTION_VERBS
     if not site.subresource:
         return _OBJECT_VERBS
-    resource = site.resource
-    if (resource.has_status and site.subresource == "status") or (resource.has_scale and site.subresource == "scale"):
+    if site.resource.has_status and site.subresource == "status":
         return _STATUS_VERBS
     if site.subresource in site.resource.subresources:
         return _CREATE_ONLY
     raise not_found(site.resource.key, site.name) if site.resource.is_custom else no_such_route()
 
 
-def form_of(accept: str) -> Form:
-    """The first form of the Accept header this server can give. Raises StatusError 406."""
+def form_of(accept: str, *, is_printed: bool) -> Form:
+    """The first form of the Accept header that can be given: a table if the kind is printed. Raises StatusError."""
     for media_range in accept.split(",") if accept else ("*/*",):
         media_type, _, text = media_range.strip().partition(";")
         if media_type.strip() not in ("application/json", "application/*", "*/*"):
@@ -101,10 +99,7 @@ def form_of(accept: str) -> Form:
         form = parameters.get("as")
         if form is None:
             return "object"
-        if parameters.get("g") == "meta.k8s.io" and parameters.get("v") == "v1":
-            if form == "Table":
-                return "table"
-            if form.startswith("PartialObjectMetadata"):
-                return "partial"
+        if form == "Table" and parameters.get("g") == "meta.k8s.io" and parameters.get("v") == "v1" and is_printed:
+            return "table"
     message = "only the following media types are accepted: application/json"
     raise StatusError(406, "NotAcceptable", message)

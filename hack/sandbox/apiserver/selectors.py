@@ -1,7 +1,7 @@
 """Label and field selectors.
 
 Grammar of labels: k8s.io/apimachinery/pkg/labels (`a=b`, `a==b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a`, `!a`,
-`a>1`, `a<1`, joined by commas). Fields know only `=`, `==` and `!=`, on the few paths each kind offers; asking for
+joined by commas). Fields know only `=`, `==` and `!=`, on the few paths each kind offers; asking for
 another path is a 400, which is why the paths are part of the resource table.
 """
 
@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from sandbox.apiserver.errors import Json, bad_request
-from sandbox.apiserver.integers import integer
 
 Predicate = Callable[[Json], bool]
 
@@ -60,15 +59,7 @@ def _comparison(key: str, operator: str, value: str) -> _Test:
         return lambda labels: labels.get(key, _ABSENT) == value
     if operator == "!=":
         return lambda labels: labels.get(key, _ABSENT) != value
-    bound = integer(value)
-    if bound is None:
-        raise bad_request(f"for 'Gt', 'Lt' operators, the value must be an integer, found {value!r}")
-
-    def compare(labels: dict[str, str]) -> bool:
-        number = integer(labels.get(key, ""))
-        return number is not None and (number > bound if operator == ">" else number < bound)
-
-    return compare
+    raise bad_request(f"the operator {operator!r} is not served")
 
 
 def from_label_selector(selector: Json | None) -> Callable[[dict[str, str]], bool]:

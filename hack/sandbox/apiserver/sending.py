@@ -1,4 +1,4 @@
-"""Putting answers on the wire: whole, slowly, as a stream, or not at all."""
+"""Putting answers on the wire: whole, as a stream, or not at all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 
 from aiohttp import web
 
-from sandbox.apiserver import answers
 from sandbox.apiserver.journal import Journal, RequestInfo
 from sandbox.apiserver.levers import Levers
 from sandbox.apiserver.store import Store
@@ -15,7 +14,7 @@ from sandbox.apiserver.watches import OpenStreams, Stream, WatchOptions
 
 
 class Sender:
-    """Sends, and logs what was sent. Rates are bytes a second, None for as fast as it goes; `late` is in seconds."""
+    """Sends, and logs what was sent. `late` is in seconds."""
 
     def __init__(self, levers: Levers, journal: Journal, streams: OpenStreams) -> None:
         self._levers = levers
@@ -30,15 +29,15 @@ class Sender:
         return web.Response()
 
     async def send(
-        self, request: web.Request, info: RequestInfo, response: web.Response, rate: int | None, late: float = 0.0
+        self, request: web.Request, info: RequestInfo, response: web.Response, late: float = 0.0
     ) -> web.StreamResponse:
         self._journal.note(info, request.query_string, response.status)
         if late:
             await asyncio.sleep(late)
-        return response if rate is None else await answers.slowly(request, response, rate)
+        return response
 
     async def stream(
-        self, request: web.Request, info: RequestInfo, store: Store, site: Site, options: WatchOptions, rate: int | None
+        self, request: web.Request, info: RequestInfo, store: Store, site: Site, options: WatchOptions
     ) -> web.StreamResponse:
         """Serves a watch to its end. A stall holds every piece back, the end of the stream included."""
         stream = Stream(store, site, options, info)
@@ -56,8 +55,6 @@ class Sender:
                 if stream.is_ended:
                     break
                 await response.write(piece)
-                if rate is not None:
-                    await asyncio.sleep(len(piece) / rate)
             await self._levers.until_moving(info, lambda: stream.is_ended)
         finally:
             await pieces.aclose()

@@ -1,4 +1,4 @@
-"""`as=Table`: the server-side half of `kubectl get`, and `as=PartialObjectMetadata`.
+"""`as=Table`: the server-side half of `kubectl get`.
 
 kubectl prints what the server tells it to print, so a CRD's additionalPrinterColumns are only as good as their table.
 Faithful to apiextensions' tableconvertor down to what surprises: of a path with several results only the *first* is
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sandbox.apiserver import jsonpath, printers, strategy
 from sandbox.apiserver.errors import Json
-from sandbox.apiserver.resources import Column
+from sandbox.apiserver.resources import Column, Resource
 from sandbox.apiserver.strategy import Site
 
 META_V1: Final = "meta.k8s.io/v1"
@@ -29,8 +29,10 @@ def table(
     for item in objects:
         obj = strategy.in_version(site, item)
         row: Json = {"cells": _cells(site, obj, now)}
-        if include != "None":
-            row["object"] = partial(obj) if include == "Metadata" else obj
+        if include == "Metadata":
+            row["object"] = {"kind": "PartialObjectMetadata", "apiVersion": META_V1, "metadata": obj["metadata"]}
+        elif include == "Object":
+            row["object"] = obj
         rows.append(row)
     return {
         "kind": "Table",
@@ -41,20 +43,20 @@ def table(
     }
 
 
-def partial(obj: Json) -> Json:
-    """Returns the object's metadata as an object of its own."""
-    return {"kind": "PartialObjectMetadata", "apiVersion": META_V1, "metadata": obj["metadata"]}
+def is_printed(resource: Resource) -> bool:
+    """Returns whether a kind has a table; kubectl prints name and age of the others by itself."""
+    return resource.is_custom or resource.key in printers.PRINTERS
 
 
 def _columns(site: Site) -> tuple[Column, ...]:
     if site.resource.is_custom:
         return (printers.NAME, *site.resource.version(site.version).columns)
-    return printers.printer_of(site.resource.key)[0]
+    return printers.PRINTERS[site.resource.key][0]
 
 
 def _cells(site: Site, obj: Json, now: datetime.datetime) -> list[Any]:
     if not site.resource.is_custom:
-        return printers.printer_of(site.resource.key)[1](obj, now)
+        return printers.PRINTERS[site.resource.key][1](obj, now)
     columns = site.resource.version(site.version).columns
     return [obj["metadata"]["name"], *(cell(column, obj, now) for column in columns)]
 

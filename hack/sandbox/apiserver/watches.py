@@ -153,11 +153,8 @@ class Stream:
         return b'{"type":"%b","object":%b}\n' % (kind.encode(), body)
 
     def _object(self, revision: Revision) -> bytes:
-        match self._options.form:
-            case "object":
-                return answers.body_of(self._site, revision)
-            case "partial":
-                return _encode(tables.partial(revision.object))
+        if self._options.form == "object":
+            return answers.body_of(self._site, revision)
         headers, self._headers_sent = not self._headers_sent, True
         metadata = {"resourceVersion": str(revision.number)}
         include = self._options.include
@@ -171,8 +168,6 @@ class Stream:
             table = tables.table(self._site, [], {"resourceVersion": metadata["resourceVersion"]}, headers=False)
             return self._line("BOOKMARK", _encode(table))
         kind, api_version = self._site.resource.kind, self._site.api_version
-        if self._options.form == "partial":
-            kind, api_version = "PartialObjectMetadata", tables.META_V1
         return self._line("BOOKMARK", _encode({"kind": kind, "apiVersion": api_version, "metadata": metadata}))
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from sandbox.apiserver import pods, selectors
+from sandbox.apiserver import pods
 from sandbox.apiserver.errors import Json
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.verdicts import kube_scheduler
@@ -20,8 +20,6 @@ COLLECTIONS: Final = {
     "replicasets": "/apis/apps/v1",
     "statefulsets": "/apis/apps/v1",
     "daemonsets": "/apis/apps/v1",
-    "jobs": "/apis/batch/v1",
-    "poddisruptionbudgets": "/apis/policy/v1",
 }
 """Path of the group version of each kind that a controller reads."""
 _KINDS: Final = {
@@ -29,7 +27,6 @@ _KINDS: Final = {
     "replicasets": "ReplicaSet",
     "statefulsets": "StatefulSet",
     "daemonsets": "DaemonSet",
-    "jobs": "Job",
 }
 # What the DaemonSet controller adds to its pods.
 _DAEMON_TOLERATIONS: Final = [
@@ -40,7 +37,6 @@ _DAEMON_TOLERATIONS: Final = [
     )
     for condition in conditions
 ]
-_BACKOFF_LIMIT: Final = 6
 
 
 class Write(NamedTuple):
@@ -206,55 +202,6 @@ def _pinned_to(pod: Json) -> str:
     return str(required["nodeSelectorTerms"][0]["matchFields"][0]["values"][0])
 
 
-def _job(cluster: Cluster, job: Json) -> Iterator[Write]:
-    spec, name, uid = job["spec"], job["metadata"]["name"], job["metadata"]["uid"]
-    members = cluster.owned("pods", job)
-    active = _active(members)
-    phases = [(pod.get("status") or {}).get("phase") for pod in members]
-    succeeded, failed = phases.count("Succeeded"), phases.count("Failed")
-    completions = spec.get("completions", spec.get("parallelism", 1))
-    has_failed = failed > spec.get("backoffLimit", _BACKOFF_LIMIT)
-    is_finished = succeeded >= completions or has_failed
-    wanted = 0 if is_finished or spec.get("suspend") else min(spec.get("parallelism", 1), completions - succeeded)
-    labels = {"job-name": name, "batch.kubernetes.io/job-name": name, "batch.kubernetes.io/controller-uid": uid}
-    for _ in range(wanted - len(active)):
-        yield _pod("jobs", job, spec["template"], {"generateName": f"{name}-"}, labels)
-    yield from (_delete(pod) for pod in active[wanted:])
-    conditions = [{"type": "Failed" if has_failed else "Complete", "status": "True"}] if is_finished else []
-    counts = {"active": len(active), "ready": sum(map(pods.is_ready, active))}
-    yield from _report("jobs", job, **counts, succeeded=succeeded, failed=failed, conditions=conditions)
-
-
-def _budget(cluster: Cluster, budget: Json) -> Iterator[Write]:
-    """The number of pods of a PodDisruptionBudget that may be evicted now."""
-    spec, namespace = budget["spec"], budget["metadata"]["namespace"]
-    selected = selectors.from_label_selector(spec.get("selector"))
-    present = [
-        pod
-        for pod in _active(cluster.objects["pods"])
-        if pod["metadata"]["namespace"] == namespace and selected(pod["metadata"].get("labels") or {})
-    ]
-    expected = len(present)
-    if "maxUnavailable" in spec:
-        desired = max(0, expected - _share(spec["maxUnavailable"], expected))
-    else:
-        desired = _share(spec.get("minAvailable", 1), expected)
-    healthy = sum(map(pods.is_ready, present))
-    yield from _report(
-        "poddisruptionbudgets",
-        budget,
-        expectedPods=expected,
-        currentHealthy=healthy,
-        desiredHealthy=desired,
-        disruptionsAllowed=max(0, healthy - desired) if expected else 0,
-    )
-
-
-def _share(amount: int | str, of: int) -> int:
-    """Returns a number, or a percentage rounded up."""
-    return -(-of * int(amount.removesuffix("%")) // 100) if isinstance(amount, str) else amount
-
-
 def _taint_evictions(cluster: Cluster) -> Iterator[Write]:
     """Deletes pods that do not tolerate a NoExecute taint of their node."""
     taints = {
@@ -278,8 +225,6 @@ _CONTROLLERS: Final = {
     "replicasets": _replica_set,
     "statefulsets": _stateful_set,
     "daemonsets": _daemon_set,
-    "jobs": _job,
-    "poddisruptionbudgets": _budget,
 }
 
 

@@ -1,7 +1,6 @@
 """Clients that misuse a port of the running service, beside a kube-scheduler and a kubelet.
 
-Nothing here depends on speed: what is counted is answers. How much of kube-scheduler's throughput each attack costs is
-a figure of the benchmark (hack/bench/scheduler/attacks.py).
+Nothing here depends on speed: what is counted is answers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from bench.scheduler import attacker
+import attacker
 from daemons import Start, assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service

@@ -1,4 +1,4 @@
-"""The name spaces of a node of the lab without emulation, on this machine."""
+"""The name spaces of a node of the lab, on this machine."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from lab import controlplane, machine
+from lab import node as nodes
 from lab.errors import LabError
-from lab.native import nodes
-from lab.qemu import Ports
 from sandbox.processes import free_ports
 
 
@@ -22,12 +21,12 @@ def node(tmp_path: Path) -> nodes.Node:
     if os.geteuid():
         pytest.skip("name spaces need root")
     if not all(Path(path).is_dir() for path in nodes.MOUNT_POINTS):
-        pytest.skip(f"{', '.join(nodes.MOUNT_POINTS)} do not exist; make lab ARGS='up --native dual' creates them")
+        pytest.skip(f"{', '.join(nodes.MOUNT_POINTS)} do not exist; make lab ARGS='up dual' creates them")
     try:
         controlplane.binaries()
     except LabError as exc:
         pytest.skip(str(exc))
-    node = nodes.Node("dual", tmp_path, Ports(*free_ports(3)))
+    node = nodes.Node("dual", tmp_path, *free_ports(1))
     node.prepare(machine.read("dual"))
     return node
 

@@ -1,17 +1,16 @@
-"""The DRA driver of the lab, and why a pod is not near its claimed devices."""
+"""The DRA driver of the lab, and when a pod is near its claimed devices."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab import machine, truth
-from lab.claimed import ALIGNED, ELSEWHERE, LOWEST, NOWHERE, OTHER, Device, Nodes, Seen
-from lab.native import dra
-from lab.native.nodes import described
-from lab.parts.claims import REFUSED_BIND
+from lab import dra, machine, truth
+from lab.node import described
+from lab.parts.claims import REFUSED_BIND, Seen
 from sandbox.machines import write_tree
 from topowise.claimed_devices import location
 from topowise_scheduler.options.claims.numa_nodes import numa_nodes_of
@@ -45,36 +44,20 @@ def _location(attributes: dict[str, dict[str, Any]]) -> Any:
     return location({name: Attribute(value) for name, value in attributes.items()}, DRIVER)
 
 
-def test_the_agent_names_the_numa_nodes_of_devices() -> None:
+def test_a_node_names_the_numa_nodes_of_devices() -> None:
     sys = {"bus/pci/devices/0000:18:00.0/numa_node": "1\n", "bus/pci/devices/0000:18:00.0/class": "0x030200\n"}
     assert truth.functions(sys) == {"gpu-0000-18-00-0": 1}
 
 
-DEVICES = {numa: [Device(f"gpu-{numa}-{number}", numa) for number in range(2)] for numa in (0, 1)}
-NODES = Nodes({"a": {0: 4, 1: 4}, "b": {0: 4, 1: 4}}, {"a": DEVICES[0] + DEVICES[1], "b": DEVICES[1] + DEVICES[0]})
-
-
-def _seen(node: str, cpus: dict[int, int], numa: int, count: int = 1, first: int = 0) -> Seen:
-    devices = frozenset(DEVICES[numa][first : first + count])
-    return Seen(node, cpus, frozenset(cpus), devices, frozenset(cpus))
-
-
 @pytest.mark.parametrize(
-    ("pod", "running", "cause"),
-    [
-        (_seen("a", {0: 2}, 0), {}, ALIGNED),
-        (_seen("b", {0: 2}, 1), {}, LOWEST),
-        (_seen("a", {1: 2}, 0), {}, OTHER),
-        (_seen("a", {1: 4}, 0, first=1), {"p": _seen("a", {0: 2}, 0)}, ELSEWHERE),
-        (
-            _seen("a", {1: 4}, 0, first=1),
-            {"p": _seen("a", {0: 2}, 0), "q": Seen("b", {1: 2}, frozenset({1}), frozenset(), frozenset())},
-            NOWHERE,
-        ),
-    ],
+    ("cpus", "memory", "numa", "expected"),
+    [({0: 2}, {0}, 0, True), ({0: 2}, {0}, 1, False), ({0: 2, 1: 2}, {0}, 0, False), ({0: 2}, {1}, 0, False)],
 )
-def test_a_pod_that_is_apart_has_a_cause(pod: Seen, running: dict[str, Seen], cause: str) -> None:
-    assert NODES.cause(pod, running) == cause
+def test_a_pod_is_aligned_if_its_devices_are_near_its_cpus_and_memory(
+    cpus: dict[int, int], memory: set[int], numa: int, expected: bool
+) -> None:
+    seen = Seen("a", Counter(cpus), frozenset(memory), {"gpu-0": numa}, frozenset(cpus))
+    assert seen.is_aligned is expected
 
 
 def test_refused_binds_are_counted_by_the_words_of_the_service() -> None:

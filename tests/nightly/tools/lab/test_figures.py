@@ -1,4 +1,4 @@
-"""What the lab makes of counts, and of an earlier state of the project."""
+"""What the lab makes of counts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 
 from lab.cluster import is_refused
 from lab.machine import read
-from lab.parts import jobs
 from lab.parts.loading import refusals
 from lab.placing import is_judged, is_offered
 from lab.results import came_true
+from lab.series import small
 
 
 @pytest.mark.parametrize(("ids", "hint", "misses", "rate"), [(96, 1, 3, 97.0), (1, 1, 1, 66.7), (0, 0, 0, "-")])
@@ -55,8 +55,8 @@ def test_a_pod_that_its_kubelet_had_admitted_before_was_not_refused_after_fits()
 
 def test_a_kubelet_ignores_extended_resources_that_its_node_does_not_have() -> None:
     """So the kubelet cannot refuse such a pod."""
-    asks = jobs.job("a", 1)
-    assert is_offered(asks, read("p5"))
+    asks = small("a", sizes={"example.com/gpu": "1"})
+    assert is_offered(asks, read("dual"))
     assert not is_offered(asks, read("memory"))
 
 

@@ -13,58 +13,43 @@ from typing import Any
 import grpc
 import pytest
 
-from lab.inside import plugin
+from lab import plugin
+from topowise.wire import deviceplugin_pb2 as pb
+from topowise.wire.deviceplugin_pb2_grpc import (
+    DevicePluginStub,
+    RegistrationServicer,
+    add_DevicePluginServicer_to_server,
+    add_RegistrationServicer_to_server,
+)
 
 _ENDPOINT = "example.com_nic.sock"
 _SECONDS = 30.0
 
 
-class Kubelet:
+class Kubelet(RegistrationServicer):
     """Registers plug-ins and watches their devices."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.registrations = folder, 0
         self.watches = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(2))
-        register: Any = grpc.unary_unary_rpc_method_handler(
-            self._register, plugin.KINDS["RegisterRequest"].FromString, lambda reply: reply.SerializeToString()
-        )
-        methods = {"Register": register}
-        handlers = grpc.method_handlers_generic_handler(f"{plugin.PACKAGE}.Registration", methods)
-        self._server.add_generic_rpc_handlers((handlers,))
+        add_RegistrationServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         self._server.add_insecure_port(f"unix://{folder}/kubelet.sock")
         self._server.start()
 
-    def _register(self, request: Any, context: grpc.ServicerContext) -> Any:
+    def Register(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         self.registrations += 1
         address = f"unix://{self._folder}/{request.endpoint}"
         self._channel = grpc.insecure_channel(address, [("grpc.default_authority", "localhost")])
-        call: Any = self._channel.unary_stream(
-            f"/{plugin.PACKAGE}.DevicePlugin/ListAndWatch",
-            request_serializer=lambda sent: sent.SerializeToString(),
-            response_deserializer=plugin.KINDS["ListAndWatchResponse"].FromString,
-        )
-        self._watch = call(plugin.KINDS["Empty"]())
+        stub = DevicePluginStub(self._channel)  # type: ignore[no-untyped-call]
+        self._watch = stub.ListAndWatch(pb.Empty())
         next(self._watch)
         self.watches.set()
-        return plugin.KINDS["Empty"]()
+        return pb.Empty()
 
     def stop(self) -> None:
         self._channel.close()
         self._server.stop(0).wait()
-
-
-class Starting(plugin.Plugin):
-    """Calls `meanwhile` whenever its server is about to start."""
-
-    def __init__(self) -> None:
-        super().__init__({"nic-0": [0]})
-        self.meanwhile = list[Any]()
-
-    def handler(self) -> Any:
-        if self.meanwhile:
-            self.meanwhile.pop()()
-        return super().handler()
 
 
 class EndedError(Exception):
@@ -85,12 +70,21 @@ def test_a_kubelet_that_starts_while_the_plug_in_does_gets_one_registration(
     # A registration that its kubelet does not survive is not waited for in vain.
     monkeypatch.setattr(plugin, "_WATCHED_S", 0.5)
     monkeypatch.setattr(plugin, "time", SimpleNamespace(sleep=sleep))
-    starting, before, after = Starting(), Kubelet(tmp_path), list[Kubelet]()
+    before, after = Kubelet(tmp_path), list[Kubelet]()
     is_there = threading.Event()
+    # Called whenever the server of the plug-in is about to start.
+    meanwhile = list[Any]()
+
+    def added(served: Any, server: grpc.Server) -> None:
+        if meanwhile:
+            meanwhile.pop()()
+        add_DevicePluginServicer_to_server(served, server)  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(plugin, "add_DevicePluginServicer_to_server", added)
 
     def serve() -> None:
         with contextlib.suppress(EndedError):
-            plugin.serve("example.com/nic", starting)
+            plugin.serve("example.com/nic", plugin.Plugin({"nic-0": [0]}))
 
     def start() -> None:
         (tmp_path / "kubelet.sock").unlink()
@@ -102,7 +96,7 @@ def test_a_kubelet_that_starts_while_the_plug_in_does_gets_one_registration(
     try:
         assert before.watches.wait(_SECONDS)
         before.stop()
-        starting.meanwhile.append(start)
+        meanwhile.append(start)
         # A kubelet that is killed leaves its socket; the next one empties the directory in alphabetical order.
         with socket.socket(socket.AF_UNIX) as stale:
             stale.bind(str(tmp_path / "kubelet.sock"))

@@ -31,15 +31,12 @@ def called(path: Path) -> Iterator[str]:
 
 def test_the_check_before_the_start_names_every_program_that_the_lab_calls() -> None:
     named = {program for path in SOURCES for program in called(path)} - _ALWAYS
-    assert {"qemu-img", "mkfs.ext4", "mmdebstrap", "ssh-keygen", "openssl", "git"} <= named
-    assert named <= set(programs.EMULATED)
+    assert {"openssl", "git"} <= named
+    assert named <= set(programs.PACKAGES)
 
 
 def test_the_page_has_the_programs_of_the_check() -> None:
     page = PAGE.read_text()
-    rows = re.findall(r"^\| `([\w.-]+)` \| ([\w.-]+) \|( yes)? \|( yes)? \|", page, re.M)
-    assert {program: package for program, package, is_emulated, _ in rows if is_emulated} == programs.EMULATED
-    assert {program: package for program, package, _, is_native in rows if is_native} == programs.NATIVE
-    emulated, native = re.findall(r"^\$ apt-get install (.*)$", page, re.M)
-    assert set(emulated.split()) == {*programs.EMULATED.values(), "etcd-server"}
-    assert set(native.split()) == {*programs.NATIVE.values(), "etcd-server"}
+    assert dict(re.findall(r"^\| `([\w.-]+)` \| ([\w.-]+) \|", page, re.M)) == programs.PACKAGES
+    (installed,) = re.findall(r"^\$ apt-get install (.*)$", page, re.M)
+    assert set(installed.split()) == {*programs.PACKAGES.values(), "etcd-server"}

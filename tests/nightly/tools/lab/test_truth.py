@@ -1,17 +1,14 @@
-"""Reads an agent's output, and compares an object and a prediction with it."""
+"""Reads what a node says, and compares an object and a prediction with it."""
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import Any
 
 import pytest
-from google.protobuf.json_format import ParseDict
 
-from lab import guest, truth
+from lab import truth
 from lab.truth import Agreement, Expected
-from topowise.wire import podresources_pb2 as pb
 
 MIB = 1 << 20
 SYS = {
@@ -28,7 +25,7 @@ SYS = {
 POD = ("default", "a")
 
 
-def agent_output() -> dict[str, Any]:
+def node_output() -> dict[str, Any]:
     """A pod of two containers: whole CPUs and a device, and a finished init container."""
     cpus = {
         "policyName": "static",
@@ -52,7 +49,6 @@ def agent_output() -> dict[str, Any]:
         "devices": [device],
     }
     return {
-        "now": 100.0,
         "files": {
             "cpu_manager_state": {"text": json.dumps(cpus), "changed": 90.0},
             "memory_manager_state": {"text": json.dumps(memory), "changed": 95.0},
@@ -73,27 +69,17 @@ def predicted(**changed: Any) -> dict[str, Expected]:
 
 
 def agreement(expected: dict[str, Expected], *, has_hints: bool = True) -> Agreement:
-    return truth.agreement(expected, "uid-a", POD, truth.read(agent_output()), truth.nodes(SYS), has_hints=has_hints)
+    return truth.agreement(expected, "uid-a", POD, truth.read(node_output()), truth.nodes(SYS), has_hints=has_hints)
 
 
 def test_a_device_of_two_nodes_is_a_single_device_and_node_0_needs_no_id() -> None:
-    state = truth.read(agent_output())
+    state = truth.read(node_output())
     assert state.near == {
         "example.com/nic": {"nic-0": {0}, "nic-1": {0}, "nic-2": {1}},
         "example.com/gpu": {"gpu-0": {0, 1}},
     }
     assert state.changed == 95.0
     assert state.listed[POD]["main"].cpus == {1, 2}
-
-
-def test_what_the_agent_passes_on_as_it_is_on_the_wire_is_the_same() -> None:
-    whole = agent_output()
-    messages = {"list": pb.ListPodResourcesResponse(), "allocatable": pb.AllocatableResourcesResponse()}
-    wire = {
-        name: base64.b64encode(ParseDict(whole[name], message).SerializeToString()).decode()
-        for name, message in messages.items()
-    }
-    assert truth.read(guest.read({**whole, **wire})) == truth.read(whole)
 
 
 def test_a_prediction_that_came_true_is_exact() -> None:
@@ -105,7 +91,7 @@ def test_a_prediction_of_an_equal_device_is_equal_but_not_exact() -> None:
 
 
 def test_a_device_near_two_nodes_is_as_good_to_the_kubelet_as_a_device_near_the_chosen_node() -> None:
-    near_both = agent_output()
+    near_both = node_output()
     device = near_both["list"]["pod_resources"][0]["containers"][0]["devices"][0]
     device |= {"resource_name": "example.com/gpu", "device_ids": ["gpu-0"]}
     second_gpu = {"resource_name": "example.com/gpu", "device_ids": ["gpu-1"], "topology": {"nodes": [{}]}}
@@ -171,7 +157,7 @@ def _zone(number: int, cpus: str, distances: list[int], kib: int, more: dict[str
 
 
 def differences(raw: dict[str, Any]) -> list[str]:
-    return truth.differences(raw, truth.nodes(SYS), truth.read(agent_output()))
+    return truth.differences(raw, truth.nodes(SYS), truth.read(node_output()))
 
 
 def test_an_object_that_is_true_differs_in_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The folder of a node, its name spaces, and its processes."""
+"""The folder of a node, its name spaces, its processes, and what its kubelet says."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import shlex
 import subprocess
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import grpc
 import yaml
+from google.protobuf.json_format import MessageToDict
 
 from images.application import REPOSITORY
-from lab import api, chart, controlplane, instruments, kubelet
+from lab import chart, controlplane, dra, kubelet
+from lab.api import Json, wait
 from lab.errors import LabError
-from lab.guest import Guest
-from lab.machine import Machine
-from lab.native import dra
-from lab.qemu import Ports
+from lab.machine import Devices, Machine
 from sandbox import machines
 from sandbox.processes import free_ports
+from topowise.wire import podresources_pb2, podresources_pb2_grpc
 
-_INSIDE: Final = Path(__file__).parent.parent / "inside"
-_SOCKET: Final = "/var/lib/kubelet/cri.sock"
 _STARTED_S: Final = 60.0
-MOUNT_POINTS: Final = ("/var/lib/kubelet", "/etc/kubernetes", "/host/sys", "/lab")
+_COMMAND_S: Final = 300.0
+MOUNT_POINTS: Final = ("/var/lib/kubelet", "/etc/kubernetes", "/host/sys")
 """Empty folders of this machine, to which the folders of a node are bound."""
 # All NUMA nodes of a node together. The kubelet compares its pods with the memory of this machine.
 MEMORY_MIB: Final = 16 << 10
@@ -46,75 +46,115 @@ _TUNABLES: Final = {
     "kernel/cap_last_cap": "40",
 }
 _BOOT_IDS: Final = ("tunables/kernel/random/boot_id", "tree/proc/sys/kernel/random/boot_id")
-_COMMANDS: Final = {
-    # Of systemctl, what the parts call: stop kubelet, start kubelet.
-    "systemctl": """#!/bin/sh
-case $1 in
-stop)
-  pkill -TERM -x kubelet; i=0
-  while pgrep -x kubelet > /dev/null && [ $i -lt 100 ]; do sleep 0.1; i=$((i + 1)); done
-  pkill -KILL -x kubelet ;;
-start) cd {folder}/empty && setsid {binary} {arguments} >> {folder}/kubelet.log 2>&1 < /dev/null & ;;
-esac
-exit 0
-""",
-    "journalctl": """#!/bin/sh
-case "$*" in
-*--lines*) tail -n 300 {folder}/kubelet.log ;;
-*) cat {folder}/kubelet.log ;;
-esac
-""",
-    # Starts a service again two seconds after its end, as a kubelet restarts a container. The service is a file: so
-    # `pkill -f` with the arguments of the service does not match this process.
-    "keep": """#!/bin/sh
+# Starts a service again two seconds after its end, as a kubelet restarts a container. The service is a file: so
+# `pkill -f` with the arguments of the service does not match this process.
+_KEEP: Final = """#!/bin/sh
 export TMPDIR={folder}/tmp
 while :; do sh {folder}/services/$1 < /dev/null; sleep 2; done
-""",
-}
+"""
+_STOP_KUBELET: Final = """\
+pkill -TERM -x kubelet; i=0
+while pgrep -x kubelet > /dev/null && [ $i -lt 100 ]; do sleep 0.1; i=$((i + 1)); done
+pkill -KILL -x kubelet || true
+"""
+STATE_FILES: Final = ("cpu_manager_state", "memory_manager_state")
+_FILES: Final = (*STATE_FILES, "device-plugins/kubelet_internal_checkpoint", dra.PREPARED.name)
+_SYS: Final = (
+    "devices/system/node/node*/cpulist",
+    "devices/system/node/node*/distance",
+    "devices/system/node/node*/meminfo",
+    "devices/system/node/node*/hugepages/*/nr_hugepages",
+    "bus/pci/devices/*/numa_node",
+)
 
 
-class Node(Guest):
-    """Commands in the name spaces of a node. Its agent listens at the port of `ports`, as a guest's agent does."""
+class Node:
+    """Its folder is in `work`, the lab's directory, and its kubelet listens at `port`. Commands run in its name spaces;
+    the files of its kubelet, and the sockets, are read from outside."""
 
-    def __init__(self, name: str, work: Path, ports: Ports) -> None:
-        super().__init__(name, work, ports, work)
+    def __init__(self, name: str, work: Path, port: int) -> None:
+        self.name, self.port = name, port
         self.folder = work / f"node-{name}"
 
-    def attempt(self, command: str, stdin: str = "", seconds: float = 300.0) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PATH": f"{self.folder}/bin:{os.environ['PATH']}", "TMPDIR": f"{self.folder}/tmp"}
+    def run(self, command: str, stdin: str = "") -> str:
+        """Runs a shell command, and returns its output. Raises LabError."""
+        done = self.attempt(command, stdin)
+        if done.returncode:
+            raise LabError(f"node {self.name}: {command:.200} ended with {done.returncode}: {done.stderr[-600:]}")
+        return done.stdout
+
+    def attempt(self, command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Runs a shell command, and returns the completed process whatever its status."""
+        environment = {**os.environ, "TMPDIR": f"{self.folder}/tmp"}
         words = [*self.entered(), "sh", "-c", command]
         try:
             return subprocess.run(
-                words, check=False, input=stdin, capture_output=True, text=True, timeout=seconds, env=environment
+                words, check=False, input=stdin, capture_output=True, text=True, timeout=_COMMAND_S, env=environment
             )
         except subprocess.TimeoutExpired:
-            raise LabError(f"node {self.name}: {command:.200} has not ended in {seconds:.0f} s") from None
+            raise LabError(f"node {self.name}: {command:.200} has not ended in {_COMMAND_S:.0f} s") from None
+
+    def write(self, files: Mapping[str, str]) -> None:
+        """Files by path, with their folders."""
+        for path, text in files.items():
+            self.run(f"mkdir -p {shlex.quote(str(Path(path).parent))} && cat > {shlex.quote(path)}", text)
+
+    def start_kubelet(self) -> None:
+        words = f"--config={kubelet.CONFIG} --kubeconfig={kubelet.KUBECONFIG} --hostname-override={self.name} --v=2"
+        binary = controlplane.binaries() / "kubelet"
+        self.run(f"cd {self.folder}/empty && setsid {binary} {words} >> {self.log} 2>&1 < /dev/null &")
+
+    def stop_kubelet(self, remove: Sequence[str] = ()) -> None:
+        """Stops the kubelet, and removes these files of its folder."""
+        self.run(_STOP_KUBELET)
+        for file in remove:
+            (self.folder / "kubelet" / file).unlink(missing_ok=True)
+
+    @property
+    def log(self) -> Path:
+        """The kubelet's log."""
+        return self.folder / "kubelet.log"
+
+    def seen(self) -> Json:
+        """Returns the state files with the time of their last change, and podresources. Raises LabError."""
+        files = {}
+        for name in _FILES:
+            path = self.folder / "kubelet" / name
+            if path.exists():
+                files[name] = {"text": path.read_text(), "changed": path.stat().st_mtime}
+        socket = f"unix://{self.folder}/kubelet/pod-resources/kubelet.sock"
+        try:
+            # The kubelet's gRPC requires a valid authority; for a unix socket the default is the path.
+            with grpc.insecure_channel(socket, [("grpc.default_authority", "localhost")]) as channel:
+                pods = podresources_pb2_grpc.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
+                listed = pods.List(podresources_pb2.ListPodResourcesRequest(), timeout=10)
+                allocatable = pods.GetAllocatableResources(podresources_pb2.AllocatableResourcesRequest(), timeout=10)
+        except grpc.RpcError as exc:
+            raise LabError(f"podresources of {self.name}: {exc}") from exc
+        return {"files": files, "list": _decoded(listed), "allocatable": _decoded(allocatable)}
+
+    def sys(self) -> dict[str, str]:
+        """Returns texts of the node's /sys by path."""
+        root = self.folder / "tree/sys"
+        paths = [path for pattern in _SYS for path in sorted(root.glob(pattern))]
+        return {str(path.relative_to(root)): path.read_text() for path in paths}
 
     def entered(self) -> list[str]:
         """Returns the beginning of a command in the name spaces."""
         spaces = f"/proc/{int((self.folder / 'pid').read_text())}/ns"
         return ["nsenter", f"--mount={spaces}/mnt", f"--pid={spaces}/pid_for_children"]
 
-    def forget_connection(self) -> None:
-        """There is no connection."""
-
     def prepare(self, machine: Machine) -> None:
         """Writes the folder of the node."""
-        for part in ("kubelet", "kubernetes/manifests", "run", "tmp", "var/log", "bin", "empty"):
+        for part in ("kubelet", "kubernetes/manifests", "run", "tmp", "var/log", "bin", "services", "empty"):
             (self.folder / part).mkdir(parents=True)
         machines.write_tree(described(machine), self.folder / "tree")
-        words = f"--config={kubelet.CONFIG} --kubeconfig={kubelet.KUBECONFIG} --hostname-override={self.name} --v=2"
-        for name, text in _COMMANDS.items():
-            path = self.folder / "bin" / name
-            binary = controlplane.binaries() / "kubelet"
-            path.write_text(text.format(binary=binary, arguments=words, folder=self.folder))
-            path.chmod(0o755)
+        keep = self.folder / "bin/keep"
+        keep.write_text(_KEEP.format(folder=self.folder))
+        keep.chmod(0o755)
         for tunable, value in {**_TUNABLES, "kernel/hostname": self.name}.items():
             self._put(f"tunables/{tunable}", value)
         self.boot()
-        for program in ("agent.py", "plugin.py"):
-            text = (_INSIDE / program).read_text()
-            self._put(f"inside/{program}", text.replace('("0.0.0.0", 9999)', f'("127.0.0.1", {self.ports.agent})'))
 
     def boot(self) -> None:
         """Gives the node another boot id: for the kubelet, and for the exporter, which reads the machine's tree."""
@@ -131,11 +171,15 @@ class Node(Guest):
 
     def until_booted(self) -> None:
         """Waits until the name spaces are ready."""
-        api.wait((self.folder / "ready").exists, _STARTED_S, f"the name spaces of {self.name}")
+        wait((self.folder / "ready").exists, _STARTED_S, f"the name spaces of {self.name}")
 
     def until_runtime(self) -> None:
         """Waits until the container runtime serves."""
-        api.wait((self.folder / "kubelet/cri.sock").exists, _STARTED_S, f"the runtime of {self.name}")
+        wait((self.folder / "kubelet/cri.sock").exists, _STARTED_S, f"the runtime of {self.name}")
+
+
+def _decoded(message: Any) -> Json:
+    return MessageToDict(message, preserving_proto_field_name=True)
 
 
 def mount_points() -> None:
@@ -144,7 +188,7 @@ def mount_points() -> None:
         try:
             Path(path).mkdir(parents=True, exist_ok=True)
         except OSError as exc:
-            raise LabError(f"{path} cannot be made, so no node starts without emulation: {exc}; run as root") from exc
+            raise LabError(f"{path} cannot be made, so no node starts: {exc}; run as root") from exc
 
 
 def first_process(node: Node) -> list[str]:
@@ -154,8 +198,8 @@ def first_process(node: Node) -> list[str]:
     return ["sh", "-c", f'echo $$ > {node.folder}/pid; exec "$@"', str(node.folder), *spaces, "sh", "-c", script]
 
 
-def services(node: Node, machine: Machine, exporter: Path) -> dict[str, list[str]]:
-    """Returns the commands beside the kubelet, by name: the runtime and the agent first, then what containers are."""
+def services(node: Node, machine: Machine) -> dict[str, list[str]]:
+    """Returns the commands beside the kubelet, by name: the runtime first, then what containers are."""
     python = [sys.executable, "-u"]
     daemon = [
         "env",
@@ -164,15 +208,20 @@ def services(node: Node, machine: Machine, exporter: Path) -> dict[str, list[str
         str(REPOSITORY / ".venv/bin/topowise-exporter"),
     ]
     return {
-        "runtime": [*python, "-m", "lab.native.runtime", _SOCKET],
-        "agent": [*python, "/lab/agent.py"],
+        "runtime": [*python, "-m", "lab.runtime", kubelet.SOCKET],
         **{
-            f"plugin-{place}": [*python, f"/lab/{program}", *arguments]
-            for place, (program, *arguments) in enumerate(map(instruments.plugin, machine.devices))
+            f"plugin-{place}": [*python, "-m", "lab.plugin", *_plugin(devices)]
+            for place, devices in enumerate(machine.devices)
         },
-        **{verb: [*daemon, verb, f"--config={exporter}"] for verb in ("run", "steer")},
-        **({} if machine.claims is None else {"dra": [*python, "-m", "lab.native.dra", *_driver(node, machine)]}),
+        **{verb: [*daemon, verb, f"--config={_exporter_config(node)}"] for verb in ("run", "steer")},
+        **({} if machine.claims is None else {"dra": [*python, "-m", "lab.dra", *_driver(node, machine)]}),
     }
+
+
+def _plugin(devices: Devices) -> list[str]:
+    """Returns the arguments of a device plug-in."""
+    near = [word for nodes, count in devices.near.items() for word in ("--near", f"{nodes}={count}")]
+    return [devices.resource, *(("--pci-class", devices.pci_class) if devices.pci_class else near)]
 
 
 def _driver(node: Node, machine: Machine) -> list[str]:
@@ -188,15 +237,17 @@ def _driver(node: Node, machine: Machine) -> list[str]:
 def kept(node: Node, name: str, command: Sequence[str]) -> list[str]:
     """Returns a command that starts a service, and starts it again after its end."""
     path = node.folder / "services" / name
-    path.parent.mkdir(exist_ok=True)
     path.write_text(f"exec {shlex.join(command)}\n")
     return [*node.entered(), str(node.folder / "bin/keep"), name]
 
 
-def exporter(node: Node, kubeconfig: Path) -> Path:
+def _exporter_config(node: Node) -> Path:
+    return node.folder / "exporter.yaml"
+
+
+def exporter(node: Node, kubeconfig: Path) -> None:
     """Writes the exporter's configuration."""
     (port,) = free_ports(1)
-    path = node.folder / "exporter.yaml"
     configuration = {
         "apiVersion": "topowise.io/v1alpha1",
         "kind": "ExporterConfiguration",
@@ -210,28 +261,7 @@ def exporter(node: Node, kubeconfig: Path) -> Path:
         "serving": {"address": "127.0.0.1", "port": port},
         "steering": {"enabled": True},
     }
-    path.write_text(yaml.safe_dump(configuration))
-    return path
-
-
-def configuration(ports: Ports) -> dict[str, object]:
-    """Returns the fields of KubeletConfiguration that a node without cgroups of its own needs."""
-    return {
-        "cgroupsPerQOS": False,
-        "enforceNodeAllocatable": ["none"],
-        "failCgroupV1": False,
-        "cgroupDriver": "cgroupfs",
-        "protectKernelDefaults": True,
-        "makeIPTablesUtilChains": False,
-        "failSwapOn": False,
-        "oomScoreAdj": 0,
-        "localStorageCapacityIsolation": False,
-        "address": "127.0.0.1",
-        "port": ports.kubelet,
-        "healthzPort": 0,
-        "readOnlyPort": 0,
-        "containerRuntimeEndpoint": f"unix://{_SOCKET}",
-    }
+    _exporter_config(node).write_text(yaml.safe_dump(configuration))
 
 
 def described(machine: Machine) -> machines.Machine:
@@ -280,7 +310,6 @@ done
 mount --bind $FOLDER/tree/sys /host/sys
 mount --bind $FOLDER/kubelet /var/lib/kubelet
 mount --bind $FOLDER/kubernetes /etc/kubernetes
-mount --bind $FOLDER/inside /lab
 for part in run var/log; do
   mount --bind $FOLDER/$part /$part
 done
@@ -294,7 +323,7 @@ while read -r _ _ _ _ where _; do
   *) mount -o remount,bind,ro $where ;;
   esac
 done < /proc/self/mountinfo
-for where in / /bin /etc /usr /var /root /tmp /sys /sys/fs/cgroup /lab $OUTSIDE; do
+for where in / /bin /etc /usr /var /root /tmp /sys /sys/fs/cgroup $OUTSIDE; do
   if [ -w $where ]; then echo "$where is writable in the name space, expected read-only"; exit 1; fi
 done
 touch $FOLDER/ready

@@ -1,4 +1,4 @@
-"""A DRA driver of a node, for PCI functions of a class: python -m lab.native.dra DRIVER NODE KUBECONFIG.
+"""A DRA driver of a node, for PCI functions of a class: python -m lab.dra DRIVER NODE KUBECONFIG.
 
 It registers with the kubelet (pluginregistration v1), serves DRAPlugin v1, and publishes the node's ResourceSlice with
 the node's own user. A prepared claim is a file of CDI and an entry of PREPARED, so both survive a restart of this
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import ssl
 import threading
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,10 +18,11 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from lab.native import cdi, messages
+from lab import cdi, messages
+from lab.api import Api, Json
 
 KUBELET: Final = Path("/var/lib/kubelet")
-# The agent shows it.
+# The lab compares it with claims and podresources.
 PREPARED: Final = KUBELET / "lab-prepared"
 PCI: Final = Path("/host/sys/bus/pci/devices")
 VERSION: Final = "v1.DRAPlugin"
@@ -61,10 +60,7 @@ STANDARD: Final = "resource.kubernetes.io"
 ATTRIBUTES: Final = ("numaNode", "pciBusID", "pcieRoot")
 # Orders of the devices in the slice: kube-scheduler takes the first free devices.
 ORDERS: Final = ("ascending", "alternating", "descending")
-_TIMEOUT_S: Final = 10.0
 _EVERY_S: Final = 1.0
-
-Json = dict[str, Any]
 
 
 class Function(NamedTuple):
@@ -139,35 +135,19 @@ def slice_of(driver: str, node: str, listed: Sequence[Function], attributes: Seq
     }
 
 
-class Server:
-    """The API server, as the user of a kubeconfig in JSON."""
+def client(kubeconfig: Path) -> Api:
+    """Returns a client with the user of a kubeconfig in JSON."""
+    config = json.loads(kubeconfig.read_text())
+    return Api(config["clusters"][0]["cluster"]["server"], config["users"][0]["user"]["token"])
 
-    def __init__(self, kubeconfig: Path) -> None:
-        config = json.loads(kubeconfig.read_text())
-        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
-        self._url, self._token = cluster["server"], user["token"]
-        # The certificate is for a Service, the address is of loopback.
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
-        self._open = urllib.request.build_opener(*handlers).open
 
-    def call(self, method: str, path: str, body: Json | None = None) -> Json:
-        """Returns the decoded answer. Raises OSError."""
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
-        request = urllib.request.Request(self._url + path, data, headers, method=method)
-        with self._open(request, timeout=_TIMEOUT_S) as answer:
-            decoded: Json = json.load(answer)
-        return decoded
-
-    def publish(self, whole: Json) -> None:
-        """Creates the ResourceSlice if there is none. Raises OSError."""
-        # A node may list its own slices, and get only a slice that exists.
-        query = urllib.parse.urlencode({"fieldSelector": f"spec.nodeName={whole['spec']['nodeName']}"})
-        listed = self.call("GET", f"{GROUP}/resourceslices?{query}")["items"]
-        if whole["metadata"]["name"] not in [item["metadata"]["name"] for item in listed]:
-            self.call("POST", f"{GROUP}/resourceslices", whole)
+def publish(api: Api, whole: Json) -> None:
+    """Creates the ResourceSlice if there is none. Raises OSError."""
+    # A node may list its own slices, and get only a slice that exists.
+    query = urllib.parse.urlencode({"fieldSelector": f"spec.nodeName={whole['spec']['nodeName']}"})
+    listed = api.items(f"{GROUP}/resourceslices?{query}")
+    if whole["metadata"]["name"] not in [item["metadata"]["name"] for item in listed]:
+        api.create(f"{GROUP}/resourceslices", whole)
 
 
 class Driver:
@@ -294,7 +274,7 @@ def main() -> None:
     parser.add_argument("--attribute", action="append", choices=ATTRIBUTES, required=True)
     parser.add_argument("--order", choices=ORDERS, default=ORDERS[0])
     args = parser.parse_args()
-    api = Server(args.kubeconfig)
+    api = client(args.kubeconfig)
     listed = ordered(functions(args.pci_class), args.order)
     print("devices", [function.device for function in listed], flush=True)
 
@@ -307,7 +287,7 @@ def main() -> None:
     whole = slice_of(args.driver, args.node, listed, args.attribute)
     while True:
         try:
-            api.publish(whole)
+            publish(api, whole)
         except OSError as exc:
             print("the slice is not published yet:", repr(exc)[:200], flush=True)
         server.wait_for_termination(_EVERY_S)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import grpc
 
-from lab.native import cdi, messages
+from lab import cdi, messages
 
 PACKAGE: Final = "runtime.v1"
 REFUSED: Final = "lab-never-starts"

@@ -1,17 +1,15 @@
-"""In a guest: a device plug-in (deviceplugin/v1beta1) for functions of a PCI class, or for emulated devices.
+"""A device plug-in of a node (deviceplugin/v1beta1) for functions of a PCI class, or for emulated devices.
 
 plugin.py RESOURCE --pci-class 0200           every function of that class with a NUMA node
 plugin.py RESOURCE --near 0=3 --near 0,1=1    three devices near node 0, a device near both; --near =1 has no node
 
 Devices whose ids are lines of the file UNHEALTHY are unhealthy.
-The plug-in registers whenever no kubelet watches its devices. The few messages are described here instead of by
-generated code.
+The plug-in registers whenever no kubelet watches its devices.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,61 +17,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-sys.path.insert(1, "/opt/topowise/lib")
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from lab import dra
+from topowise.wire import deviceplugin_pb2 as pb
+from topowise.wire.deviceplugin_pb2_grpc import (
+    DevicePluginServicer,
+    RegistrationStub,
+    add_DevicePluginServicer_to_server,
+)
 
 FOLDER: Final = Path("/var/lib/kubelet/device-plugins")
 UNHEALTHY: Final = Path("/var/lib/kubelet/lab-unhealthy")
-PCI: Final = Path("/host/sys/bus/pci/devices")
-PACKAGE: Final = "v1beta1"
+VERSION: Final = "v1beta1"
 # Seconds that a kubelet has for the watch after a registration.
 _WATCHED_S: Final = 30.0
-# Fields by number; * repeats, and what is no scalar is another message. As k8s.io/kubelet's deviceplugin/v1beta1.
-MESSAGES: Final = {
-    "Empty": {},
-    "DevicePluginOptions": {1: "pre_start_required bool", 2: "get_preferred_allocation_available bool"},
-    "RegisterRequest": {
-        1: "version string",
-        2: "endpoint string",
-        3: "resource_name string",
-        4: "options DevicePluginOptions",
-    },
-    "NUMANode": {1: "ID int64"},
-    "TopologyInfo": {1: "nodes *NUMANode"},
-    "Device": {1: "ID string", 2: "health string", 3: "topology TopologyInfo"},
-    "ListAndWatchResponse": {1: "devices *Device"},
-    "ContainerAllocateRequest": {1: "devices_ids *string"},
-    "AllocateRequest": {1: "container_requests *ContainerAllocateRequest"},
-    "ContainerAllocateResponse": {},
-    "AllocateResponse": {1: "container_responses *ContainerAllocateResponse"},
-}
-MESSAGE: Final[Any] = 11
-SCALARS: Final[dict[str, Any]] = {"bool": 8, "string": 9, "int64": 3}
 
 
-def messages() -> dict[str, Any]:
-    """Returns the message classes by name."""
-    file = descriptor_pb2.FileDescriptorProto(name="deviceplugin.proto", package=PACKAGE, syntax="proto3")
-    for name, fields in MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for number, spelt in fields.items():
-            field, kind = spelt.split()
-            added = message.field.add(name=field, number=number, label=3 if kind.startswith("*") else 1)
-            kind = kind.removeprefix("*")
-            added.type = SCALARS.get(kind, MESSAGE)
-            if kind not in SCALARS:
-                added.type_name = f".{PACKAGE}.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    descriptors = {name: pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in MESSAGES}
-    return {name: message_factory.GetMessageClass(descriptor) for name, descriptor in descriptors.items()}
-
-
-KINDS: Final = messages()
-
-
-class Plugin:
+class Plugin(DevicePluginServicer):
     """The device plug-in service of a resource; `devices` are the NUMA node ids by device id."""
 
     def __init__(self, devices: dict[str, list[int]]) -> None:
@@ -83,17 +44,17 @@ class Plugin:
 
     def listed(self, unhealthy: frozenset[str]) -> Any:
         """Returns the list of devices and their health."""
-        answer = KINDS["ListAndWatchResponse"]()
+        answer = pb.ListAndWatchResponse()
         for name, nodes in self._devices.items():
             device = answer.devices.add(ID=name, health="Unhealthy" if name in unhealthy else "Healthy")
             for node in nodes:
                 device.topology.nodes.add(ID=node)
         return answer
 
-    def options(self, request: Any, context: grpc.ServicerContext) -> Any:
-        return KINDS["DevicePluginOptions"]()
+    def GetDevicePluginOptions(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        return pb.DevicePluginOptions()
 
-    def watch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+    def ListAndWatch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
         """Yields the list whenever the health of a device has changed, until the kubelet closes the stream."""
         over, sent = threading.Event(), None
 
@@ -121,35 +82,11 @@ class Plugin:
             self._watches += more
             self._changed.notify_all()
 
-    def allocate(self, request: Any, context: grpc.ServicerContext) -> Any:
+    def Allocate(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Returns an empty response per container: the devices are not real."""
-        answer = KINDS["AllocateResponse"]()
-        for _ in request.container_requests:
-            answer.container_responses.add()
-        return answer
-
-    def handler(self) -> Any:
-        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
-        methods = {
-            "GetDevicePluginOptions": (unary, self.options, "Empty"),
-            "ListAndWatch": (stream, self.watch, "Empty"),
-            "Allocate": (unary, self.allocate, "AllocateRequest"),
-        }
-        handlers: dict[str, Any] = {
-            name: kind(method, KINDS[request].FromString, lambda reply: reply.SerializeToString())
-            for name, (kind, method, request) in methods.items()
-        }
-        return grpc.method_handlers_generic_handler(f"{PACKAGE}.DevicePlugin", handlers)
-
-
-def of_class(pci_class: str) -> dict[str, list[int]]:
-    """Functions whose class begins with these digits. The guest's own network device is near no node, and left out."""
-    nodes = {
-        path.name: int((path / "numa_node").read_text())
-        for path in sorted(PCI.iterdir())
-        if (path / "class").read_text().removeprefix("0x").startswith(pci_class)
-    }
-    return {name: [node] for name, node in nodes.items() if node >= 0}
+        return pb.AllocateResponse(
+            container_responses=[pb.ContainerAllocateResponse() for _ in request.container_requests]
+        )
 
 
 def made_up(resource: str, near: list[str]) -> dict[str, list[int]]:
@@ -163,15 +100,10 @@ def made_up(resource: str, near: list[str]) -> dict[str, list[int]]:
 
 
 def register(resource: str, endpoint: str) -> None:
-    request = KINDS["RegisterRequest"](version=PACKAGE, endpoint=endpoint, resource_name=resource)
+    request = pb.RegisterRequest(version=VERSION, endpoint=endpoint, resource_name=resource)
     # The kubelet's gRPC requires a valid authority; for a unix socket the default is the path.
     with grpc.insecure_channel(f"unix://{FOLDER}/kubelet.sock", [("grpc.default_authority", "localhost")]) as channel:
-        call: Any = channel.unary_unary(
-            f"/{PACKAGE}.Registration/Register",
-            request_serializer=lambda sent: sent.SerializeToString(),
-            response_deserializer=KINDS["Empty"].FromString,
-        )
-        call(request, timeout=30)
+        RegistrationStub(channel).Register(request, timeout=30)  # type: ignore[no-untyped-call]
 
 
 def serve(resource: str, plugin: Plugin) -> None:
@@ -191,7 +123,7 @@ def serve(resource: str, plugin: Plugin) -> None:
                     server.stop(0).wait()
                 (FOLDER / endpoint).unlink(missing_ok=True)
                 server = grpc.server(ThreadPoolExecutor(8))
-                server.add_generic_rpc_handlers((plugin.handler(),))
+                add_DevicePluginServicer_to_server(plugin, server)  # type: ignore[no-untyped-call]
                 server.add_insecure_port(f"unix://{FOLDER}/{endpoint}")
                 server.start()
             if not plugin.is_watched():
@@ -209,6 +141,9 @@ if __name__ == "__main__":
     parser.add_argument("--pci-class", default="")
     parser.add_argument("--near", action="append", default=[])
     args = parser.parse_args()
-    inventory = of_class(args.pci_class) if args.pci_class else made_up(args.resource, args.near)
+    of_class = (
+        {function.address: [function.numa] for function in dra.functions(args.pci_class)} if args.pci_class else {}
+    )
+    inventory = of_class or made_up(args.resource, args.near)
     print("devices", inventory, flush=True)
     serve(args.resource, Plugin(inventory))
