@@ -1,7 +1,7 @@
 """The decisions of the recorded trace: 300 nodes with random machines and three policies, 300 pods of 20 shapes.
 
-`hack/trace` records and replays it, and says what is different. Explanations of all nodes are two thirds of the time and
-change nothing of the service, so the usual run asks for some of them; `make nightly PART=thorough` asks for all.
+`hack/trace` records and replays it, and says what is different. Explanations of all nodes are two thirds of the time
+and change nothing of the service, so the usual run asks for some of them; `make nightly PART=thorough` asks for all.
 """
 
 from __future__ import annotations

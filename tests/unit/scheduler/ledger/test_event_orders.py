@@ -10,7 +10,7 @@ from scheduling import Service, decoded, exact, kubelet, pod
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.node.possible_placements import Possible
 
-SEEDS = examples(60)
+SEEDS = examples(24)
 
 
 def outcome(seed: int) -> tuple[Course, bool | None, bool]:

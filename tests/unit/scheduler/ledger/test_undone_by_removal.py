@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from examples import examples
 from scheduling import Service, configuration, decoded, exact, kubelet, machine, pod, topology_of
 from topowise_scheduler.kubelet import Kubelet
 
@@ -29,7 +30,7 @@ def lie(node: Kubelet) -> tuple[object, ...]:
 
 def used_nodes(*, fits: bool = True) -> Iterator[tuple[Random, Service, dict[str, Any]]]:
     """Yields nodes on which pods have come and gone, their reports, and a pod that fits there or does not."""
-    for seed in range(800):
+    for seed in range(examples(200)):
         rng = Random(f"undone {seed}")
         built, config = machine(rng.choice((2, 3, 4))), configuration(topologyManagerPolicy="best-effort")
         node, there = Kubelet(built, config), dict[str, dict[str, Any]]()
