@@ -20,6 +20,7 @@ import pytest
 
 from scheduling import Service, counts, decoded, exact, kubelet, pod
 from topowise import nrt
+from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.verdicts import refusals
 
 STARTED = "2026-01-01T00:00:00Z"
@@ -210,6 +211,24 @@ class Story:
         fitting = list(names[: names.index("not")]) if "not" in names else asked
         _equal(self.service.fits(document, *asked), fitting)
 
+    def possible(self, *states: str, on: str = "n1") -> None:
+        """Free CPUs of each zone, as 3,4, in each state in which the node may be."""
+        found = self.service.state(on).possible(self.service.clock.now)
+        assert found is not None
+        kubelets = (found.node, *found.states())
+        zones = [[(cpus & _free(node)).bit_count() for cpus in node.topology.numa_cpus] for node in kubelets]
+        _equal({",".join(map(str, free)) for free in zones}, set(states))
+
+    def sure(self, how: str = "yes", on: str = "n1") -> None:
+        """All pods of the node have a known placement, or not."""
+        found = self.service.state(on).possible(self.service.clock.now)
+        assert found is not None
+        _equal(found.is_sure, how == "yes")
+
+    def uncertain(self, count: str) -> None:
+        """So many pods of all nodes have an uncertain placement."""
+        _equal(self.service.ledger.node_states.possible.pods, int(count))
+
     def reported(self, *names: str) -> None:
         """Nodes with a report."""
         _equal(self.service.ledger.node_states.reported(), _names(names))
@@ -262,6 +281,11 @@ class Story:
         renamed = {"nominated": "nominatedNodeName", "started": "startTime", "version": "resourceVersion"}
         named = {renamed.get(key, key): int(value) if key == "priority" else value for key, value in fields.items()}
         return pod(name, *amounts, **named)
+
+
+def _free(node: Kubelet) -> int:
+    assert node.cpu is not None
+    return node.cpu.available
 
 
 def _names(words: tuple[str, ...]) -> list[str]:
