@@ -100,8 +100,9 @@ def test_a_large_pod_on_a_node_counts_by_its_report_alone(caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("count", [records_of_pods._MOST_LABELS, 200])
-def test_labels_of_deleted_pods_are_bounded_in_bytes(count: int) -> None:
+def test_labels_of_deleted_pods_are_bounded_in_bytes(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A text of three characters takes fifty bytes and a dict entry."""
+    monkeypatch.setattr(records_of_pods, "_MAX_LABEL_BYTES", 1 << 20)
     records = records_of_pods.Records()
 
     def come_and_go(first: int, last: int) -> None:
@@ -111,11 +112,11 @@ def test_labels_of_deleted_pods_are_bounded_in_bytes(count: int) -> None:
 
     come_and_go(0, 10)
     tracemalloc.start()
-    come_and_go(10, 900)
+    come_and_go(10, 260)
     gc.collect()
     traced, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert traced < 5 << 20
+    assert traced < 5 << 18
 
 
 def test_labels_of_nodes_that_change_all_the_time_are_not_kept() -> None:

@@ -90,7 +90,7 @@ SETUPS = st.builds(
     markers=st.sampled_from((None, 0, 512)),
 )
 EXAMPLES = settings(
-    max_examples=examples(60),
+    max_examples=examples(24),
     derandomize=True,
     database=None,
     deadline=None,

@@ -65,7 +65,7 @@ AMOUNTS = [
     amounts=st.lists(st.sampled_from(AMOUNTS), min_size=1, max_size=3),
     kinds=st.lists(st.sampled_from(["app", "app", "init", "sidecar"]), min_size=1, max_size=3),
 )
-@settings(max_examples=examples(4), deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 def test_a_large_pod_gets_the_answer_of_the_model(
     scope: str, count: int, amounts: list[dict[str, str]], kinds: list[str]
 ) -> None:

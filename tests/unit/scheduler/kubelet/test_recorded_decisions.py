@@ -1,7 +1,7 @@
 """The model's decision and state equal the recorded kubelet code's, for each event of the scenarios beside the tests.
 
-These are every tenth, and those that reveal mistakes of hack/mutants. All 2,500 scenarios are compared where the
-recording exists. The comparison omits random values only: the kubelet names a random resource among several missing
+These are every tenth, and those that reveal mistakes of hack/mutants. All 2,500 scenarios are compared by night, where
+the recording exists. The comparison omits random values only: the kubelet names a random resource among several missing
 devices or scalars.
 """
 
@@ -35,6 +35,7 @@ def test_every_decision_and_every_state_equals_the_recording(excerpt: str, least
     assert next((problem for line in lines for problem in state_differences(line)), None) is None
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_all_recorded_decisions(recorded: list[bytes], chunk: int) -> None:
     wrong = [problem for line in recorded[chunk::CHUNKS] for problem in state_differences(line)]

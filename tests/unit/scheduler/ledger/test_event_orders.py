@@ -7,10 +7,9 @@ import pytest
 from courses import Course
 from examples import examples
 from scheduling import Service, decoded, exact, kubelet, pod
-from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.ledger.node.possible_placements import Possible
+from stories import table, tell
 
-SEEDS = examples(60)
+SEEDS = examples(24)
 
 
 def outcome(seed: int) -> tuple[Course, bool | None, bool]:
@@ -21,137 +20,54 @@ def outcome(seed: int) -> tuple[Course, bool | None, bool]:
     return course, course.is_let_on(service), course.refuses(truth)
 
 
-def holding(*cpus: str) -> Kubelet:
-    """Returns a kubelet with pods b0, b1 and so on of these CPUs. Zone 0 has 3 CPUs for pods, and zone 1 has 4."""
+RUNS = "phase=Running"
+
+
+@table("""
+alike pods that came together leave one state
+    exact; wait 10; bound a 1 RUNS; bound b 1 RUNS; bound c 1 RUNS; bound d 1 RUNS; bound e 1 RUNS; uncertain 5
+    fits 2 not n1; wait 3; sure; possible 0,2; fits 2 n1
+unlike pods that came together leave a state for each order
+    exact; wait 10; bound a 3 RUNS; bound b 1 RUNS; wait 3; possible 0,3 2,1; fits 2 n1; fits 3 not n1
+an order in which an acknowledged pod is refused is left out
+    bound b0 3 RUNS news=no; exact b0:3; wait 10; bound a 4 RUNS; bound b 3 RUNS; end b0; wait 3
+    # If b came before the end, one of the two pods would not fit.
+    possible 0,0; sure
+an end observed long before a pod precedes the pod
+    bound b0 2 RUNS news=no; exact b0:2; wait 10; end b0; wait 1; bound a 2 RUNS; wait 3; sure; possible 1,4
+a pod that ended unreported may have moved a pod that is left
+    exact; wait 10; bound a 3 RUNS; bound b 2 RUNS; wait 3; end a; wait 3; possible 1,4 3,2
+a pod in admission may have any placement in each state
+    exact; wait 10; bound a 3 RUNS; bound b 1 RUNS; wait 3; bound c 1; possible 0,2 0,3 1,1 2,0
+too many orders become the possible placements of pods
+    exact; wait 10; bound a 1 RUNS; bound b 1 RUNS; bound c 1 RUNS; bound d 1 RUNS; bound e 1 RUNS; bound f 1 RUNS
+    bound g 1 RUNS; bound h 500m RUNS; bound i 500m RUNS; bound j 500m RUNS; wait 3; sure no; fits 1 not n1
+""")
+def test_orders_of_events_leave_states(story: str) -> None:
+    tell(story.replace("RUNS", RUNS))
+
+
+def test_placements_of_alike_pods_are_not_known() -> None:
+    """As in preemption: the state without a pod depends on the placement of each pod."""
+    service = tell("exact; wait 10; bound a 2 phase=Running; bound b 2 phase=Running; wait 3")
+    assert len(service.state().uncertain(service.clock.now)) == 2
+    states = service.ledger.node_states.states("n1", {"uid-a"})
+    cpus = [(state.topology.numa_cpus, state.cpu.available) for state in states if state.cpu is not None]
+    assert sorted([(zone & free).bit_count() for zone in zones] for zones, free in cpus) == [[1, 4], [3, 2]]
+
+
+def test_the_past_of_a_pod_without_allocations_contradicts_no_order() -> None:
+    """The report is newer than such a pod, and another pod has the CPUs that its requests counted."""
+    service = tell("exact; wait 10")
+    containers = [{"name": "c", "resources": {"requests": {"cpu": "5", "memory": "1Gi"}}}]
+    service.put(pod("burstable", containers=containers, node="n1", phase="Running"))
+    tell("end burstable; bound b0 3 phase=Running", service)
     node = kubelet()
-    for number, cpu in enumerate(cpus):
-        assert node.admit(decoded(pod(f"b{number}", cpu))).admitted
-    return node
-
-
-def free_cpus(state: Kubelet) -> tuple[int, ...]:
-    """Returns the number of free CPUs by zone."""
-    assert state.cpu is not None
-    return tuple((cpus & state.cpu.available).bit_count() for cpus in state.topology.numa_cpus)
-
-
-class Node:
-    """A node as the service observes it."""
-
-    def __init__(self, *cpus: str) -> None:
-        self.service = Service()
-        for number, cpu in enumerate(cpus):
-            self.service.put(pod(f"b{number}", cpu, node="n1", phase="Running"), is_news=False)
-        self.service.report(exact(holding(*cpus)))
-        self.wait(10)
-
-    def wait(self, seconds: float) -> None:
-        self.service.wait(seconds)
-
-    def admits(self, name: str, cpu: str) -> None:
-        self.service.put(pod(name, cpu, node="n1", phase="Running"))
-
-    def ends(self, name: str) -> None:
-        self.service.ledger.drop_pod(f"uid-{name}")
-
-    def fits(self, cpu: str) -> bool:
-        return bool(self.service.fits(pod("newcomer", cpu), "n1"))
-
-    def possible(self) -> Possible:
-        state = self.service.state()
-        possible = state.possible(self.service.clock.now)
-        assert possible is not None
-        return possible
-
-    def free(self) -> set[tuple[int, ...]]:
-        """Returns the free CPUs by zone in each state that is possible."""
-        possible = self.possible()
-        return {free_cpus(state) for state in (possible.node, *possible.states())}
-
-
-class TestOrders:
-    def test_alike_pods_that_came_together_leave_one_state(self) -> None:
-        node = Node()
-        for name in "abcde":
-            node.admits(name, "1")
-        assert node.possible().uncertain
-        assert not node.fits("2")
-        node.wait(3)
-        assert node.possible().is_sure
-        assert node.free() == {(0, 2)}
-        assert node.fits("2")
-        # The placement of each pod is not known.
-        state = node.service.state()
-        assert len(state.uncertain(node.service.clock.now)) == 5
-
-    def test_a_pod_that_is_taken_off_the_node_may_be_any_of_alike_pods(self) -> None:
-        """As in preemption: the state without a pod depends on the placement of each pod."""
-        node = Node()
-        for name in "ab":
-            node.admits(name, "2")
-        node.wait(3)
-        states = node.service.ledger.node_states.states("n1", {"uid-a"})
-        assert {free_cpus(state) for state in states} == {(3, 2), (1, 4)}
-
-    def test_unlike_pods_that_came_together_leave_a_state_for_each_order(self) -> None:
-        node = Node()
-        node.admits("a", "3")
-        node.admits("b", "1")
-        node.wait(3)
-        assert node.free() == {(0, 3), (2, 1)}
-        assert node.fits("2")
-        assert not node.fits("3")
-
-    def test_an_order_in_which_an_acknowledged_pod_is_refused_is_left_out(self) -> None:
-        node = Node("3")
-        node.admits("a", "4")
-        node.admits("b", "3")
-        node.ends("b0")
-        node.wait(3)
-        # If b came before the end, one of the two pods would not fit.
-        assert node.free() == {(0, 0)}
-        assert node.possible().is_sure
-
-    def test_an_end_observed_long_before_a_pod_precedes_the_pod(self) -> None:
-        node = Node("2")
-        node.ends("b0")
-        node.wait(1)
-        node.admits("a", "2")
-        node.wait(3)
-        assert node.possible().is_sure
-        assert node.free() == {(1, 4)}
-
-    def test_a_pod_that_ended_unreported_may_have_moved_a_pod_that_is_left(self) -> None:
-        node = Node()
-        node.admits("a", "3")
-        node.admits("b", "2")
-        node.wait(3)
-        node.ends("a")
-        node.wait(3)
-        assert node.free() == {(1, 4), (3, 2)}
-
-    def test_the_past_of_a_pod_without_allocations_contradicts_no_order(self) -> None:
-        """The report is newer than such a pod, and another pod has the CPUs that its requests counted."""
-        node = Node()
-        requests = {"cpu": "5", "memory": "1Gi"}
-        containers = [{"name": "c", "resources": {"requests": requests}}]
-        node.service.put(pod("burstable", containers=containers, node="n1", phase="Running"))
-        node.ends("burstable")
-        node.admits("b0", "3")
-        node.service.report(exact(holding("3"), version="2"))
-        node.admits("a", "2")
-        node.admits("b", "1")
-        node.wait(3)
-        assert not node.possible().uncertain
-        assert node.fits("1")
-
-    def test_a_pod_in_admission_may_have_any_placement_in_each_state(self) -> None:
-        node = Node()
-        node.admits("a", "3")
-        node.admits("b", "1")
-        node.wait(3)
-        node.service.put(pod("c", "1", node="n1"))
-        assert node.free() == {(0, 2), (0, 3), (1, 1), (2, 0)}
+    assert node.admit(decoded(pod("b0", "3"))).admitted
+    service.report(exact(node, version="9"))
+    tell("bound a 2 phase=Running; bound b 1 phase=Running; wait 3; fits 1 n1", service)
+    possible = service.state().possible(service.clock.now)
+    assert possible is not None and not possible.uncertain
 
 
 class TestRandomCourses:
@@ -179,12 +95,3 @@ class TestRandomCourses:
             )
 
         assert any(is_wrong(seed) for seed in range(400))
-
-
-def test_too_many_orders_become_the_possible_placements_of_pods() -> None:
-    node = Node()
-    for name in "abcdefghij":
-        node.admits(name, "500m" if name > "g" else "1")
-    node.wait(3)
-    assert node.possible().uncertain
-    assert not node.fits("1")

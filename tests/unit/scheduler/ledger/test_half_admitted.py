@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from scheduling import Service, container, counts, decoded, exact, kubelet, pod
+from stories import table, tell
 from topowise import nrt
 from topowise_scheduler.kubelet import Kubelet, Placement
 
@@ -92,78 +93,35 @@ class TestAnExactReport:
         assert service.free("n1") == [1, 4]
 
 
-class TestAReportOfCounts:
-    def test_numbers_that_have_only_a_part_of_the_newest_pod_do_not_include_it(self) -> None:
-        service = Service()
-        service.report(counts("n1", ("8", "8"), included=()))
-        service.put(wide("a", 4, node="n1"))
-        assert sum(service.free("n1")) == 8
-        service.report(counts("n1", ("6", "8"), included=["a"]))
-        assert sum(service.free("n1")) <= 8
-        service.report(counts("n1", ("4", "4"), included=["a"]))
-        assert sum(service.free("n1")) == 8
+AGAIN = "running a 3 news=no; exact a:3; later 60; end a; later 0.1; running a 3 uid=second"
+"""A StatefulSet makes its pod anew under the same name, often on the same node. The first pod has been reported and has
+ended; the second pod is bound and admitted by its kubelet."""
 
 
-class TestANameThatIsUsedAgain:
-    """A StatefulSet makes its pod anew under the same name, often on the same node."""
-
-    @pytest.fixture
-    def truth(self) -> Kubelet:
-        node = kubelet()
-        assert node.admit(decoded(pod("a", "3"))).admitted
-        return node
-
-    @pytest.fixture
-    def again(self, truth: Kubelet) -> Service:
-        """The first pod has been reported and has ended. The second pod is bound and admitted by its kubelet."""
-        service = Service()
-        service.put(pod("a", "3", node="n1", startTime="2026-01-01T00:00:00Z"), is_news=False)
-        service.report(exact(truth, "1"))
-        service.clock.now += 60
-        service.ledger.drop_pod("uid-a")
-        service.clock.now += 0.1
-        service.put(pod("a", "3", node="n1", uid="second", startTime="2026-01-01T00:01:00Z"))
-        return service
-
-    def test_its_listing_is_doubted_while_it_may_be_the_first_pod(self, service: Service, again: Service) -> None:
-        again.report(exact(kubelet_with(pod("a", "3")), "2"))
-        assert again.fits(pod("b", "4"), "n1") == []
-
-    def test_once_the_first_has_left_the_reports_the_next_listing_is_the_second(
-        self, again: Service, truth: Kubelet
-    ) -> None:
-        again.report(exact(kubelet(), "2"))
-        again.report(exact(truth, "3"))
-        assert again.fits(pod("b", "4"), "n1") == ["n1"]
-
-    def test_so_it_is_if_the_first_has_left_the_reports_before_the_service_hears_of_its_end(
-        self, truth: Kubelet
-    ) -> None:
-        """A kubelet lists active pods only, so a pod leaves List before the API server deletes it."""
-        service = Service()
-        service.put(pod("a", "3", node="n1", startTime="2026-01-01T00:00:00Z"), is_news=False)
-        service.report(exact(truth, "1"))
-        service.clock.now += 60
-        service.report(exact(kubelet(), "2"))
-        service.ledger.drop_pod("uid-a")
-        service.clock.now += 0.1
-        service.put(pod("a", "3", node="n1", uid="second", startTime="2026-01-01T00:01:00Z"))
-        service.report(exact(truth, "3"))
-        assert service.fits(pod("b", "4"), "n1") == ["n1"]
-
-    def test_so_it_is_if_other_cpus_are_listed(self, again: Service) -> None:
-        elsewhere = kubelet_with(pod("unseen", "2"), pod("a", "3"))
-        elsewhere.remove("uid-unseen")
-        again.report(exact(elsewhere, "2"))
-        assert again.free("n1") == [3, 1]
-        assert again.fits(pod("b", "3"), "n1") == ["n1"]
+@table("""
+its listing is doubted while it may be the first pod
+    AGAIN; exact a:3; fits 4 not n1
+once the first has left the reports the next listing is the second
+    AGAIN; exact; exact a:3; fits 4 n1
+so it is if other CPUs are listed
+    AGAIN; exact unseen:2 a:3 -unseen; free 3 1; fits 3 n1
+# A kubelet lists active pods only, so a pod leaves List before the API server deletes it.
+so it is if the first has left the reports before the service hears of its end
+    running a 3 news=no; exact a:3; later 60; exact; end a; later 0.1; running a 3 uid=second; exact a:3; fits 4 n1
+""")
+def test_a_name_that_is_used_again(story: str) -> None:
+    tell(story.replace("AGAIN", AGAIN))
 
 
-def kubelet_with(*documents: dict[str, Any]) -> Kubelet:
-    node = kubelet()
-    for document in documents:
-        assert node.admit(decoded(document)).admitted
-    return node
+def test_numbers_that_have_only_a_part_of_the_newest_pod_do_not_include_it() -> None:
+    service = Service()
+    service.report(counts("n1", ("8", "8"), included=()))
+    service.put(wide("a", 4, node="n1"))
+    assert sum(service.free("n1")) == 8
+    service.report(counts("n1", ("6", "8"), included=["a"]))
+    assert sum(service.free("n1")) <= 8
+    service.report(counts("n1", ("4", "4"), included=["a"]))
+    assert sum(service.free("n1")) == 8
 
 
 class TestWhatAnEndedPodLeaves:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from examples import examples
 from sandbox.exported import exported
 from scheduling import GIB, Service, configuration, container, decoded, kubelet, machine, pod
 from topowise import pods
@@ -64,7 +65,7 @@ class TestHowManyCpusItHas:
 def histories() -> Iterator[tuple[Kubelet, Kubelet, PodView]]:
     """Yields a node that admitted a pod before other pods ended, the prediction in which the other pods end first, and
     the pod."""
-    for seed in range(600):
+    for seed in range(examples(200)):
         rng = Random(seed)
         zones, cores, shared, threads = rng.choice((1, 2, 2, 4)), rng.choice((2, 4, 6)), rng.choice((1, 2, 3)), 2
         numa = [
@@ -112,8 +113,8 @@ def test_no_pod_is_sent_to_a_node_that_refuses_it_after_any_ended_pod() -> None:
             newcomer = seen(truth, document("next", [small(count)], []))
             if all(state.fork().admit_view(newcomer).admitted for state in states):
                 assert truth.fork().admit_view(newcomer).admitted, (truth.settings, view.containers, count)
-    assert tried > 150
-    assert otherwise > 30
+    assert tried > 50
+    assert otherwise > 10
 
 
 def reported(machine: Machine, **changed: Any) -> Service:

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import Service, configuration, container, decoded, exact, kubelet, machine, pod
+from scheduling import Service, configuration, container, exact, kubelet, machine, pod
+from stories import table, tell
 from topowise import nrt
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import version_of
@@ -18,18 +19,6 @@ def sidecar_pod(name: str, node: str = "") -> dict[str, object]:
     """A sidecar with 2 CPUs before a container with 2: a kubelet 1.28 gives the sidecar's CPUs to the container."""
     sidecar = container({"cpu": "2", "memory": "1Gi"}, "s", restartPolicy="Always")
     return pod(name, "2", node=node, initContainers=[sidecar])
-
-
-@pytest.mark.parametrize("node_first", [True, False])
-def test_node_and_report_in_either_order(node_first: bool) -> None:
-    service = Service()
-    if node_first:
-        service.ledger.reports.put_kubelet("n1", "v1.33.1")
-        service.report(exact(kubelet()))
-    else:
-        service.report(exact(kubelet()))
-        service.ledger.reports.put_kubelet("n1", "v1.33.1")
-    assert service.node().settings.behaviour == version_of("v1.33.1").behaviour
 
 
 def test_an_upgrade_in_place_judges_bookings_anew() -> None:
@@ -50,12 +39,42 @@ def test_an_upgrade_in_place_judges_bookings_anew() -> None:
     assert service.ledger.node_states.changes == changes + 1
 
 
-def test_a_node_that_came_back_is_not_what_it_was() -> None:
-    service = Service()
-    service.ledger.reports.put_kubelet("n1", "v1.28.15")
-    service.ledger.reports.drop_node("n1")
-    service.report(exact(kubelet()))
-    assert service.node().settings.behaviour == version_of("v1.36.2").behaviour
+@pytest.mark.parametrize(
+    ("story", "version"),
+    [
+        ("kubelet v1.33.1; exact", "v1.33.1"),
+        ("exact; kubelet v1.33.1", "v1.33.1"),
+        ("kubelet v1.28.15; gone; exact", "v1.36.2"),
+    ],
+    ids=["before its report", "after its report", "a node that came back is not what it was"],
+)
+def test_the_version_of_a_node_decides_its_behaviour(story: str, version: str) -> None:
+    assert tell(story).node().settings.behaviour == version_of(version).behaviour
+
+
+@table("""
+before 1.34 a kubelet lists pods that have ended
+    kubelet v1.33.5; exact a:4; bound a 4; free 3 0; bound a 4 phase=Succeeded; free 3 4; wait 121; free 3 4
+    exact a:4; free 3 4
+before 1.34 a kubelet lists pods that have ended, 1.28
+    kubelet v1.28.15; exact a:4; bound a 4; free 3 0; bound a 4 phase=Succeeded; free 3 4; wait 121; free 3 4
+    exact a:4; free 3 4
+from 1.34 a kubelet lists active pods only: a pod listed long after its end still has its resources
+    kubelet v1.34.0; exact a:4; bound a 4; free 3 0; bound a 4 phase=Succeeded; free 3 4; wait 121; free 3 0
+    exact a:4; free 3 0
+the newest recorded version
+    kubelet v1.36.2; exact a:4; bound a 4; free 3 0; bound a 4 phase=Succeeded; free 3 4; wait 121; free 3 0
+    exact a:4; free 3 0
+a pod that ended before the start has no resources until it is deleted
+    # A pod deleted by force stays listed while a container of the pod runs.
+    kubelet v1.33.5; exact a:4; bound a 4 phase=Succeeded; free 3 4; end a; exact a:4; free 3 0
+a pod that ended before the start and before the first report
+    kubelet v1.33.5; bound a 4 phase=Succeeded; exact a:4; free 3 4; end a; exact a:4; free 3 0
+nothing is kept of pods that have ended and are deleted
+    bound a 4 phase=Succeeded; bound b 4 phase=Succeeded; known; end a; end b; known no
+""")
+def test_pods_that_have_ended_are_listed_by_older_kubelets(story: str) -> None:
+    tell(story)
 
 
 def test_metric_and_explanation_name_a_newer_kubelet() -> None:
@@ -68,64 +87,6 @@ def test_metric_and_explanation_name_a_newer_kubelet() -> None:
     (shown,) = service.view.explanations(msgspec.convert(pod("a", "2"), kube_scheduler.Pod), ["n1"])
     assert (shown.precision, shown.kubelet) == ("exact", "1.38?")
     assert shown.text.endswith("kubelet 1.41 is newer than the proven versions (1.28 to 1.36); predicted as 1.38")
-
-
-def holding(name: str) -> Kubelet:
-    """The truth about a node with one pod."""
-    truth = kubelet()
-    assert truth.admit(decoded(pod(name, "4"))).admitted
-    return truth
-
-
-def ended(name: str) -> dict[str, object]:
-    return pod(name, "4", node="n1", phase="Succeeded")
-
-
-@pytest.mark.parametrize(
-    ("version", "free"),
-    # From 1.34 a kubelet lists active pods only: a pod listed long after its end still has its resources.
-    [("v1.33.5", [3, 4]), ("v1.28.15", [3, 4]), ("v1.34.0", [3, 0]), ("v1.36.2", [3, 0])],
-)
-def test_a_kubelet_that_lists_pods_that_have_ended(version: str, free: list[int]) -> None:
-    service = Service()
-    service.ledger.reports.put_kubelet("n1", version)
-    truth = holding("a")
-    service.report(exact(truth))
-    service.put(pod("a", "4", node="n1"))
-    assert service.free("n1") == [3, 0]
-    service.put(ended("a"))
-    assert service.free("n1") == [3, 4]
-    service.wait(121)
-    assert service.free("n1") == free
-    service.report(exact(truth, "2"))
-    assert service.free("n1") == free
-
-
-def test_pods_ended_before_the_start_have_no_resources_until_deleted() -> None:
-    for report_first in (True, False):
-        service = Service()
-        service.ledger.reports.put_kubelet("n1", "v1.33.5")
-        truth = holding("a")
-        if report_first:
-            service.report(exact(truth))
-        service.put(ended("a"))
-        if not report_first:
-            service.report(exact(truth))
-        assert service.free("n1") == [3, 4]
-        service.ledger.drop_pod("uid-a")
-        # A pod deleted by force stays listed while a container of the pod runs.
-        service.report(exact(truth, "2"))
-        assert service.free("n1") == [3, 0]
-
-
-def test_nothing_is_kept_of_pods_that_have_ended_and_are_deleted() -> None:
-    service = Service()
-    for number in range(3):
-        service.put(pod(f"p{number}", "4", node="n1", phase="Succeeded"))
-    assert service.ledger.node_states.of("n1") is not None
-    for number in range(3):
-        service.ledger.drop_pod(f"uid-p{number}")
-    assert service.ledger.node_states.of("n1") is None
 
 
 @pytest.mark.parametrize("node_first", [True, False])

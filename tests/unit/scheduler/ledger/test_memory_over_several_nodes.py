@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from examples import examples
 from scheduling import GIB, Service, configuration, container, decoded, exact, kubelet, machine, pod, topology_of
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
@@ -28,7 +29,7 @@ def view(node: Kubelet, name: str, rng: Random) -> PodView:
 def histories() -> Iterator[tuple[Random, Kubelet, Kubelet, PodView]]:
     """Yields a node that admitted a pod before another pod ended, the prediction in which the other pod ends first, and
     the pod."""
-    for seed in range(1500):
+    for seed in range(examples(400)):
         rng = Random(seed)
         policy = rng.choice(("none", "best-effort", "best-effort", "restricted"))
         node = Kubelet(machine(rng.choice((2, 3, 4))), configuration(topologyManagerPolicy=policy))
@@ -65,9 +66,9 @@ def test_no_pod_is_sent_to_a_node_with_uncertain_memory_groups(only_ends: bool) 
         states = [predicted, *possible_placements(predicted, uncertain, highest)]
         counts = refused_after_yes(truth, states, rng)
         admitted, wrong = admitted + counts[0], wrong + counts[1]
-    assert tried > 300
-    assert otherwise > 100
-    assert admitted > 1000
+    assert tried > 80
+    assert otherwise > 25
+    assert admitted > 250
     assert wrong == 0
 
 

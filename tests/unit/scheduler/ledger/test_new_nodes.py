@@ -4,127 +4,91 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduling import Service, counts, exact, kubelet, pod
+import pytest
+
+from scheduling import Service, exact, kubelet, pod
+from stories import table, tell
 from topowise_scheduler.ledger.pods.exporter_pods import ExporterSettings
 from topowise_scheduler.verdicts.refusals import Refusal
 
 
 def cluster(**options: Any) -> Service:
     """Returns a service with an old node, n1, whose exporter runs."""
-    service = Service(exporters=ExporterSettings(**options))
-    service.join("n1", age=9000)
-    service.put_exporter("n1")
-    service.report(exact(kubelet(), "1"))
-    return service
+    return tell("join age=9000; exporter; exact", Service(exporters=ExporterSettings(**options)))
 
 
-class TestANewNode:
-    def test_a_pod_to_align_waits_for_its_first_report(self) -> None:
-        service = cluster()
-        service.join("n2")
-        assert service.fits(pod("a", "2"), "n1", "n2") == ["n1"]
-        assert service.ledger.gates.all(service.put(pod("a", "2")), "n2") == Refusal.NEW_NODE
-        assert len(service.ledger.gates.new_nodes) == 1
-        service.report(exact(kubelet(), "1", "n2"))
-        assert service.fits(pod("a", "2"), "n1", "n2") == ["n1", "n2"]
-        assert len(service.ledger.gates.new_nodes) == 0
+def test_a_pod_to_align_waits_for_the_first_report_of_a_node() -> None:
+    service = tell("join on=n2; fits 2 n1 not n2", cluster())
+    assert service.ledger.gates.all(service.put(pod("a", "2")), "n2") == Refusal.NEW_NODE
+    assert len(service.ledger.gates.new_nodes) == 1
+    service.report(exact(kubelet(), "1", "n2"))
+    assert service.fits(pod("a", "2"), "n1", "n2") == ["n1", "n2"]
+    assert len(service.ledger.gates.new_nodes) == 0
 
-    def test_other_pods_do_not_wait(self) -> None:
-        service = cluster()
-        service.join("n2")
-        burstable = pod("b")
-        burstable["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
-        assert service.fits(burstable, "n2") == ["n2"]
 
-    def test_a_pod_that_requests_devices_waits(self) -> None:
-        service = cluster()
-        service.join("n2")
-        burstable = pod("b")
-        burstable["spec"]["containers"][0]["resources"] = {"limits": {"example.com/gpu": "1"}}
-        assert service.fits(burstable, "n2") == []
+@pytest.mark.parametrize(
+    ("resources", "fits"),
+    [({"requests": {"cpu": "1"}}, ["n2"]), ({"limits": {"example.com/gpu": "1"}}, [])],
+    ids=["shared CPUs", "devices"],
+)
+def test_pods_with_nothing_to_align_do_not_wait(resources: dict[str, Any], fits: list[str]) -> None:
+    service = tell("join on=n2", cluster())
+    burstable = pod("b")
+    burstable["spec"]["containers"][0]["resources"] = resources
+    assert service.fits(burstable, "n2") == fits
 
-    def test_the_wait_ends_without_a_report_and_waiting_pods_are_retried(self) -> None:
-        service = cluster(first_report_s=120)
-        service.join("n2", age=100)
-        service.ledger.node_states.take_improved()
-        service.wait(19)
-        assert service.fits(pod("a", "2"), "n2") == []
-        assert "n2" not in service.ledger.node_states.take_improved()
-        service.wait(1)
-        assert service.fits(pod("a", "2"), "n2") == ["n2"]
-        assert "n2" in service.ledger.node_states.take_improved()
 
-    def test_heartbeats_do_not_extend_the_wait(self) -> None:
-        service = cluster(first_report_s=120)
-        service.join("n2", age=-3600)
-        service.wait(120)
-        service.join("n2", age=-3600)
-        assert service.fits(pod("a", "2"), "n2") == ["n2"]
+@table("""
+after a restart of the service the creation time counts
+    join on=old age=120; join on=unknown age=-; fits 2 old unknown
+a node that is made anew waits again
+    join on=n2 age=500; gone on=n2; join on=n2; fits 2 not n2
+""")
+def test_a_node_waits_for_a_limited_time_after_its_creation(story: str) -> None:
+    tell(story, cluster())
 
-    def test_after_a_restart_the_creation_time_counts(self) -> None:
-        service = cluster()
-        service.join("old", age=120)
-        service.join("unknown", age=None)
-        assert service.fits(pod("a", "2"), "old", "unknown") == ["old", "unknown"]
 
-    def test_a_node_that_is_made_anew_waits_again(self) -> None:
-        service = cluster()
-        service.join("n2", age=500)
-        service.ledger.reports.drop_node("n2")
-        service.join("n2")
-        assert service.fits(pod("a", "2"), "n2") == []
+@table("""
+the wait ends without a report, and waiting pods are retried
+    join on=n2 age=100; improved any; wait 19; fits 2 not n2; improved -; wait 1; fits 2 n2; improved n2
+heartbeats do not extend the wait
+    join on=n2 age=-3600; wait 120; join on=n2 age=-3600; fits 2 n2
+""")
+def test_the_wait_is_configured(story: str) -> None:
+    tell(story, cluster(first_report_s=120))
 
-    def test_the_wait_can_be_switched_off(self) -> None:
-        service = cluster(first_report_s=0)
-        service.join("n2")
-        assert service.fits(pod("a", "2"), "n2") == ["n2"]
+
+def test_the_wait_can_be_switched_off() -> None:
+    tell("join on=n2; fits 2 n2", cluster(first_report_s=0))
 
 
 def test_the_first_pod_of_an_exporter_is_a_change() -> None:
-    service = Service(exporters=ExporterSettings())
-    service.join("n2")
+    service = tell("join on=n2", Service(exporters=ExporterSettings()))
     changes = service.view.changes
-    assert service.fits(pod("a", "2"), "n2") == ["n2"]
-    service.put_exporter("n2")
-    assert service.fits(pod("a", "2"), "n2") == []
+    tell("fits 2 n2; exporter on=n2; fits 2 not n2", service)
     assert service.view.changes != changes
     changes = service.view.changes
-    service.put_exporter("n2", ready=False)
+    tell("exporter no on=n2", service)
     assert service.view.changes == changes
 
 
-class TestNodesWithoutAnExporter:
-    def test_a_node_that_the_node_selector_excludes_does_not_wait(self) -> None:
-        service = cluster(node_selector={"kubernetes.io/os": "linux"})
-        service.join("windows", labels={"kubernetes.io/os": "windows"})
-        service.join("virtual")
-        service.join("linux", labels={"kubernetes.io/os": "linux"})
-        assert service.fits(pod("a", "2"), "windows", "virtual", "linux") == ["windows", "virtual"]
+@table("""
+a label may come later than the node
+    join on=n2; fits 2 n2; join on=n2 numa=yes; fits 2 not n2; join on=n2; fits 2 n2
+nodes that the node selector excludes do not wait
+    join on=windows numa=no; join on=virtual; join on=linux numa=yes; fits 2 windows virtual not linux
+a pod of the exporter counts whatever the node selector says
+    join on=n2; exporter no on=n2; fits 2 not n2
+""")
+def test_a_node_without_the_labels_of_exporters_does_not_wait(story: str) -> None:
+    tell(story, cluster(node_selector={"numa": "yes"}))
 
-    def test_a_label_may_come_later_than_the_node(self) -> None:
-        service = cluster(node_selector={"numa": "yes"})
-        service.join("n2")
-        assert service.fits(pod("a", "2"), "n2") == ["n2"]
-        service.join("n2", labels={"numa": "yes"})
-        assert service.fits(pod("a", "2"), "n2") == []
-        service.join("n2")
-        assert service.fits(pod("a", "2"), "n2") == ["n2"]
 
-    def test_a_pod_of_the_exporter_counts_whatever_the_node_selector_says(self) -> None:
-        service = cluster(node_selector={"numa": "yes"})
-        service.join("n2")
-        service.put_exporter("n2", ready=False)
-        assert service.fits(pod("a", "2"), "n2") == []
-
-    def test_a_cluster_with_another_exporter_does_not_wait(self) -> None:
-        service = Service(exporters=ExporterSettings())
-        service.join("n1")
-        service.report(counts("n1", "8", included=()))
-        service.join("n2")
-        assert service.fits(pod("a", "2"), "n1", "n2") == ["n1", "n2"]
-
-    def test_a_pod_with_the_labels_in_another_namespace_is_no_exporter(self) -> None:
-        service = Service(exporters=ExporterSettings())
-        service.join("n2")
-        service.put_exporter("n2", namespace="tenant")
-        assert service.fits(pod("a", "2"), "n2") == ["n2"]
+@table("""
+a cluster with another exporter
+    join; counts 8 of=-; join on=n2; fits 2 n1 n2
+a pod with the labels in another namespace
+    join on=n2; exporter on=n2 namespace=tenant; fits 2 n2
+""")
+def test_without_an_exporter_no_node_waits(story: str) -> None:
+    tell(story, Service(exporters=ExporterSettings()))

@@ -9,6 +9,7 @@ import pytest
 
 from sandbox.exported import exported
 from scheduling import Service, configuration, container, counts, decoded, exact, kubelet, machine, pod, topology_of
+from stories import table, tell
 from topowise import nrt
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
@@ -25,29 +26,65 @@ def of_hardware(hardware: Machine, node: Kubelet, version: str = "1") -> nrt.Nod
     return topology_of(hardware, configuration(), node, version)
 
 
-class TestWhatIsGone:
-    def test_a_report_of_before_the_end_of_a_pod_that_ended_while_there_was_none(self, service: Service) -> None:
-        node = kubelet()
-        service.report(exact(node))
-        free, document = service.free("n1"), pod("a", "3", node="n1")
-        service.put(document)
-        service.ledger.reports.drop("n1")
-        service.ledger.drop_pod("uid-a")
-        assert node.admit(decoded(document)).admitted
-        service.report(exact(node, version="2"))
-        assert service.free("n1") == free
-        # State without a report expires.
-        service.wait(200)
-        assert service.free("n1") == [0, 4]
-        service.ledger.reports.drop("n1")
-        assert service.ledger.node_states.of("n1") is None
+@table("""
+a report of before the end of a pod that ended while there was no report
+    exact; bound a 3; drop; end a; exact a:3; free 3 4
+    # State without a report expires.
+    wait 200; free 0 4; drop; known no
+an unreported node is forgotten once its pods have ended
+    bound a 3; end a; known; wait 200; known no
+a reservation that comes to nothing has not moved a bound pod
+    counts 8 4 of=-; counts 8 4 of=- on=n2; reserve q 6; bound p 4; bound q 6 on=n2; free 4 4
+a pod bound out of the order of reservations is placed as by the kubelet
+    counts 8 8 of=-; reserve x 4; reserve y 6; free 4 2; bound y 6; free 2 4
+a reservation beside an expired reservation is placed as by the kubelet
+    counts 8 8 of=-; counts 8 8 of=- on=n2; reserve x 6; reserve y 6; free 2 2; bound x 6 on=n2; free 2 8
+a nomination does not make a bound pod vanish
+    counts 8 of=-; pod nominated 8 priority=1 nominated=n1; bound a 8 priority=5; fits 8 not n1 priority=9
+# kube-scheduler has decided a pod in binding, and counts it as assumed whatever its priority is.
+a nominated pod that is assumed does not yield to a higher priority
+    counts 8 of=-; pod a 6 nominated=n1 priority=1; fits 4 n1 priority=9; assume a 6 nominated=n1 priority=1
+    fits 4 not n1 priority=9; assume b 4 priority=9 why=TopologyAffinityError
+a nominated pod that is reserved does not yield to a higher priority
+    counts 8 of=-; pod a 6 nominated=n1 priority=1; fits 4 n1 priority=9; reserve a 6 nominated=n1 priority=1
+    fits 4 not n1 priority=9; assume b 4 priority=9 why=TopologyAffinityError
+a nominated pod bound before a reserved pod is placed as by the kubelet
+    counts 8 8 of=-; pod a 6 nominated=n1; reserve b 4; counts 8 8 of=-; free 4 2; reserve a 6 nominated=n1; bound a 6
+    free 2 4
+a pod resized during its bind has its new request
+    counts 8 of=-; pod a 2 nominated=n1; reserve a 5 nominated=n1; free 3
+counts of the predecessor of the same name are not taken for the new pod
+    counts 4 of=web-0; bound web-0 4; end web-0; bound web-0 3 uid=new; free 1
+a list of the predecessor of the same name is not taken for the new pod
+    exact web-0:1; bound web-0 1; end web-0; bound web-0 4 uid=new; free 3 0; exact web-0:1; free 3 0
+a pod deleted by force keeps what its kubelet still lists
+    exact a:4; bound a 4; end a; free 3 4; wait 121; free 3 0
 
-    def test_an_unreported_node_is_forgotten_once_its_pods_have_ended(self, service: Service) -> None:
-        service.put(pod("a", "3", node="n1"))
-        service.ledger.drop_pod("uid-a")
-        assert service.ledger.node_states.of("n1") is not None
-        service.wait(200)
-        assert service.ledger.node_states.of("n1") is None
+an expected pod that is listed is there once    # The answer to its Binding was lost, and the watch is late.
+    exact; reserve early; free 1 4; exact early:2; free 1 4; fits 4 n1
+    # It is not in its own way.
+    fits 2 n1 name=early; bound early; free 1 4
+an expected pod has what is listed
+    exact; reserve early; exact first:3 early:2 -first; free 3 2
+what an ended pod of the name has is not that of the expected pod
+    running early 2 uid=uid-old; exact early:2; end old; reserve early 3; exact early:2; free 0 4
+
+a pod stays beside the pod that was there when its kubelet admitted it    # Reports from before its admission come late.
+    exact ended:3; running ended 3; running late 3; free 0 1; later 10; end ended; free 3 1
+    later 0.1; exact ended:3; free 3 1; later 0.1; exact ended:3; free 3 1
+    # The second NUMA node has 4 CPUs, of which the pod "late" has 3.
+    fits 4 not n1
+# The model would place the pod "late" on either NUMA node: a pod must fit in both cases.
+a pod is uncertain if the report is older than the pod that ended
+    exact; running ended 3; later 10; running late 3; free 0 1; later 10; end ended; later 10; exact
+    fits 4 not n1; fits 1 n1
+# A report that lists the pod two minutes later is newer than the end: its kubelet has not got the CPUs back.
+a pod that ended before the service started has nothing
+    bound ended 3 phase=Succeeded started=2026-11-23T12:00:00Z news=no; exact ended:3; free 3 4; wait 121; free 0 4
+    end ended; exact; free 3 4
+""")
+def test_the_state_is_that_of_the_kubelet(story: str) -> None:
+    tell(story)
 
 
 class TestWhatIsOnlyExpected:
@@ -63,31 +100,6 @@ class TestWhatIsOnlyExpected:
         service.ledger.reports.drop("n1")
         service.report(of_zones(1, "3"))
         assert service.free("n1") == [0]
-
-    def test_a_reservation_that_comes_to_nothing_has_not_moved_a_bound_pod(self, service: Service) -> None:
-        service.report(counts("n1", ("8", "4"), included=()))
-        service.report(counts("n2", ("8", "4"), included=()))
-        service.reserve(pod("q", "6"))
-        service.put(pod("p", "4", node="n1"))
-        service.put(pod("q", "6", node="n2"))
-        assert service.free("n1") == [4, 4]
-
-    def test_a_pod_bound_out_of_the_order_of_reservations_is_placed_as_by_the_kubelet(self, service: Service) -> None:
-        service.report(counts("n1", ("8", "8"), included=()))
-        for name, cpu in (("x", "4"), ("y", "6")):
-            service.reserve(pod(name, cpu))
-        assert service.free("n1") == [4, 2]
-        service.put(pod("y", "6", node="n1"))
-        assert service.free("n1") == [2, 4]
-
-    def test_a_reservation_beside_an_expired_reservation_is_placed_as_by_the_kubelet(self, service: Service) -> None:
-        service.report(counts("n1", ("8", "8"), included=()))
-        service.report(counts("n2", ("8", "8"), included=()))
-        for name in ("x", "y"):
-            service.reserve(pod(name, "6"))
-        assert service.free("n1") == [2, 2]
-        service.put(pod("x", "6", node="n2"))
-        assert service.free("n1") == [2, 8]
 
     def test_cpus_that_an_uneven_machine_gives_twice_are_not_free_when_the_second_does_not_come(
         self, service: Service
@@ -109,27 +121,6 @@ class TestWhatIsOnlyExpected:
         service.ledger.reservations.release("uid-c")
         assert service.cpus().available == free
 
-    def test_a_nomination_does_not_make_a_bound_pod_vanish(self, service: Service) -> None:
-        service.report(counts("n1", "8", included=()))
-        service.put(pod("nominated", "8", priority=1, nominatedNodeName="n1"))
-        service.put(pod("a", "8", node="n1", priority=5))
-        assert service.fits(pod("b", "8", priority=9), "n1") == []
-
-    @pytest.mark.parametrize("by_bind", [False, True])
-    def test_a_nominated_pod_in_binding_does_not_yield_to_a_higher_priority(
-        self, service: Service, by_bind: bool
-    ) -> None:
-        """kube-scheduler has decided it by then, and counts it as assumed whatever its priority is."""
-        service.report(counts("n1", "8", included=()))
-        record = service.put(pod("a", "6", nominatedNodeName="n1", priority=1))
-        assert service.fits(pod("b", "4", priority=9), "n1") == ["n1"]
-        if by_bind:
-            assert service.assume(record) == ""
-        else:
-            service.reserve(record)
-        assert service.fits(pod("b", "4", priority=9), "n1") == []
-        assert service.assume(pod("b", "4", priority=9)) != ""
-
     def test_a_judged_pod_is_judged_again_once_a_nominated_pod_is_in_binding(self, service: Service) -> None:
         """Before, the nominated pod had its predicted placement; now its placement is uncertain."""
         service.report(counts("n1", ("8", "8"), included=()))
@@ -139,23 +130,6 @@ class TestWhatIsOnlyExpected:
         assert node_state.is_as_judged(judged.uid)
         service.reserve(nominated)
         assert not node_state.is_as_judged(judged.uid)
-
-    def test_a_nominated_pod_bound_before_a_reserved_pod_is_placed_as_by_the_kubelet(self, service: Service) -> None:
-        service.report(counts("n1", ("8", "8"), included=()))
-        nominated = service.put(pod("a", "6", nominatedNodeName="n1"))
-        service.reserve(pod("b", "4"))
-        service.report(counts("n1", ("8", "8"), included=()))
-        assert service.free("n1") == [4, 2]
-        service.reserve(nominated)
-        service.put(pod("a", "6", node="n1"))
-        assert service.free("n1") == [2, 4]
-
-    def test_a_pod_resized_during_its_bind_has_its_new_request(self, service: Service) -> None:
-        service.report(counts("n1", "8", included=()))
-        service.put(pod("a", "2", nominatedNodeName="n1"))
-        larger = service.records.decode(msgspec.json.encode(pod("a", "5", nominatedNodeName="n1")))
-        service.reserve(larger)
-        assert service.free("n1") == [3]
 
     def test_a_reserved_pod_that_is_first_seen_running_has_done_with_its_init_containers(
         self, service: Service
@@ -196,26 +170,6 @@ class TestBinds:
         assert service.free("n1") == [4]
 
 
-class TestNamesUsedAgain:
-    def test_counts_of_the_predecessor_are_not_taken_for_the_new_pod(self, service: Service) -> None:
-        service.report(counts("n1", "4", included=["web-0"]))
-        service.put(pod("web-0", "4", node="n1"))
-        service.ledger.drop_pod("uid-web-0")
-        service.put(pod("web-0", "3", node="n1", uid="new"))
-        assert service.free("n1") == [1]
-
-    def test_a_list_of_the_predecessor_is_not_taken_for_the_new_pod(self, service: Service) -> None:
-        truth = kubelet()
-        assert truth.admit(decoded(pod("web-0", "1"))).admitted
-        service.report(exact(truth))
-        service.put(pod("web-0", "1", node="n1"))
-        service.ledger.drop_pod("uid-web-0")
-        service.put(pod("web-0", "4", node="n1", uid="new"))
-        assert service.free("n1") == [3, 0]
-        service.report(exact(truth, "2"))
-        assert service.free("n1") == [3, 0]
-
-
 class TestTime:
     def test_ended_pods_are_forgotten_without_a_new_report(self, service: Service) -> None:
         service.report(counts("n1", "8", included=()))
@@ -225,16 +179,6 @@ class TestTime:
         assert service.state().remembers
         service.wait(121)
         assert not service.state().remembers
-
-    def test_a_pod_deleted_by_force_keeps_what_its_kubelet_still_lists(self, service: Service) -> None:
-        truth = kubelet()
-        assert truth.admit(decoded(pod("a", "4"))).admitted
-        service.report(exact(truth))
-        service.put(pod("a", "4", node="n1"))
-        service.ledger.drop_pod("uid-a")
-        assert service.free("n1") == [3, 4]
-        service.wait(121)
-        assert service.free("n1") == [3, 0]
 
 
 class TestGates:

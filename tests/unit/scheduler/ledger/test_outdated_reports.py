@@ -1,200 +1,88 @@
-"""A report that is outdated because its exporter is gone or hangs: shown, and no pod is placed on top of another."""
+"""A report that is outdated because its exporter is gone or hangs: shown, and no pod is placed on top of another.
+
+An exporter that has not been ready for 120 s is gone, and so is a report that lacks a pod for 120 s.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
-from scheduling import Service, counts, exact, kubelet, pod
-from topowise import nrt
-from topowise_scheduler.explain.refusal_texts import TEXTS
+from scheduling import Service, pod
+from stories import table, tell
 from topowise_scheduler.ledger.pods.exporter_pods import ExporterSettings
-from topowise_scheduler.verdicts.refusals import Refusal
 
-GRACE_S = 120.0
-
-
-def running(name: str, cpu: str = "2", **fields: Any) -> dict[str, Any]:
-    """Returns a pod that runs on n1."""
-    return pod(name, cpu, node="n1", **{"phase": "Running", "startTime": "2027-01-15T08:00:00Z", **fields})
+CLUSTER = "join age=9000; exporter; exact; tick"
+GRACE = "wait 30; wait 30; wait 30; wait 30"
+GONE = f"{CLUSTER}; exporter no; tick; {GRACE}"
+"""The exporter has not been ready for the whole grace."""
 
 
-def cluster() -> Service:
-    service = Service(exporters=ExporterSettings())
-    service.join("n1", age=9000)
-    service.put_exporter("n1")
-    service.report(exact(kubelet(), "1"))
-    service.ledger.tick()
-    return service
+def story_of(text: str) -> Service:
+    named = {"CLUSTER": CLUSTER, "GRACE": GRACE, "GONE": GONE}
+    steps = [named.get(step.strip(), step) for step in text.split(";")]
+    return tell("; ".join(steps), Service(exporters=ExporterSettings()))
 
 
-def wait(service: Service, seconds: float) -> None:
-    """Lets time pass as the daemon does."""
-    for _ in range(4):
-        service.wait(seconds / 4)
+@table("""
+two pods are not bound one on top of the other
+    CLUSTER; exporter gone; tick; GRACE; why exporter-down; pod a 2; pod b 2; assume a 2; fits 2 not n1
+    assume b 2 why=EXPORTER_DOWN; running a 2; GRACE; why exporter-down pods-unreported; fits 2 not n1
+the node is open again after the end of the pod
+    GONE; running a 2; fits 2 not n1; end a; fits 2 n1
+the node is open again after the report
+    GONE; running c 2; fits 2 not n1; exact c:2; fits 2 n1
+an update of the DaemonSet closes nothing
+    CLUSTER; exporter gone; wait 60; exporter no; wait 40; running a 2; fits 2 n1; why -; end a; exporter; tick
+    exporter gone; wait 60; exporter no; wait 40; running a 2; fits 2 n1; why -; end a; exporter; tick
+    exporter gone; wait 60; exporter no; wait 40; running a 2; fits 2 n1; why -
+pods without exclusive resources do not count
+    GONE; shared a; fits 2 n1
+a node that becomes ready is retried
+    GONE; improved any; exporter; tick; improved n1; why -
+a node that is not ready is not examined and has the whole grace afterwards
+    CLUSTER; join age=9000 ready=no; exporter no; running a 2; GRACE; GRACE; GRACE; why -
+    join age=9000; tick; why pods-unreported; GRACE; why exporter-down pods-unreported
+a deleted object is a change
+    CLUSTER; mark; lose; why object-deleted; changed
+""")
+def test_an_exporter_that_is_gone(story: str) -> None:
+    story_of(story)
 
 
-def without_exporter() -> Service:
-    """The exporter has not been ready for the whole grace."""
-    service = cluster()
-    service.put_exporter("n1", ready=False)
-    service.ledger.tick()
-    wait(service, GRACE_S)
-    return service
+def test_the_sum_of_nodes_without_exporter_is_counted_by_cause() -> None:
+    assert story_of("GONE").ledger.gates.unconfirmed.causes() == {"exporter-down": 1}
 
 
-def why(service: Service) -> tuple[str, ...]:
-    return service.ledger.gates.unconfirmed.why("n1")
+def test_pods_without_exclusive_resources_do_not_wait() -> None:
+    service = story_of("GONE; running c 2")
+    burstable = pod("a")
+    burstable["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
+    assert service.fits(burstable, "n1") == ["n1"]
 
 
-class TestAnExporterThatIsGone:
-    def test_two_pods_are_not_bound_one_on_top_of_the_other(self) -> None:
-        service = cluster()
-        service.ledger.drop_pod(service.put_exporter("n1"))
-        service.ledger.tick()
-        wait(service, GRACE_S)
-        assert why(service) == ("exporter-down",)
-        assert service.ledger.gates.unconfirmed.causes() == {"exporter-down": 1}
-        first, second = service.put(pod("a", "2")), service.put(pod("b", "2"))
-        assert service.assume(first) == ""
-        assert service.fits(pod("b", "2"), "n1") == []
-        assert service.assume(second) == TEXTS[Refusal.EXPORTER_DOWN]
-        service.put(running("a"))
-        wait(service, GRACE_S)
-        assert why(service) == ("exporter-down", "pods-unreported")
-        assert service.fits(pod("b", "2"), "n1") == []
-
-    def test_the_node_is_open_again_after_the_report_or_the_end_of_the_pod(self) -> None:
-        service = without_exporter()
-        service.put(running("a"))
-        assert service.fits(pod("b", "2"), "n1") == []
-        service.ledger.drop_pod("uid-a")
-        assert service.fits(pod("b", "2"), "n1") == ["n1"]
-        record = service.put(running("c"))
-        node = kubelet()
-        assert node.admit_view(record.view(node)).admitted
-        service.report(exact(node, "2"))
-        assert service.fits(pod("b", "2"), "n1") == ["n1"]
-
-    def test_an_update_of_the_daemon_set_closes_nothing(self) -> None:
-        service = cluster()
-        for _ in range(3):
-            service.ledger.drop_pod(service.put_exporter("n1"))
-            wait(service, GRACE_S / 2)
-            service.put_exporter("n1", ready=False)
-            wait(service, GRACE_S / 3)
-            service.put(running("a"))
-            assert service.fits(pod("b", "2"), "n1") == ["n1"]
-            assert why(service) == ()
-            service.ledger.drop_pod("uid-a")
-            service.put_exporter("n1")
-            service.ledger.tick()
-
-    def test_pods_without_exclusive_resources_neither_count_nor_wait(self) -> None:
-        service = without_exporter()
-        burstable = running("a")
-        burstable["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
-        service.put(burstable)
-        assert service.fits(pod("b", "2"), "n1") == ["n1"]
-        service.put(running("c"))
-        del burstable["spec"]["nodeName"]
-        assert service.fits(burstable, "n1") == ["n1"]
-
-    def test_a_node_that_becomes_ready_is_retried(self) -> None:
-        service = without_exporter()
-        service.ledger.node_states.take_improved()
-        service.put_exporter("n1")
-        service.ledger.tick()
-        assert service.ledger.node_states.take_improved() == {"n1"}
-        assert why(service) == ()
-
-    def test_a_node_that_is_not_ready_is_not_examined_and_has_the_whole_grace_afterwards(self) -> None:
-        service = cluster()
-        service.join("n1", ready=False)
-        service.put_exporter("n1", ready=False)
-        service.put(running("a"))
-        wait(service, 10 * GRACE_S)
-        assert why(service) == ()
-        service.join("n1")
-        service.ledger.tick()
-        assert why(service) == ("pods-unreported",)
-        wait(service, GRACE_S)
-        assert why(service) == ("exporter-down", "pods-unreported")
-
-    def test_a_node_that_is_gone_is_forgotten(self) -> None:
-        service = without_exporter()
-        service.ledger.drop_pod(service.put_exporter("n1"))
-        service.ledger.reports.drop_node("n1")
-        changes = service.ledger.node_states.changes
-        service.ledger.reports.lose("n1")
-        service.ledger.tick()
-        assert len(service.ledger.gates.unconfirmed) == 0
-        assert not service.ledger.exporters.is_known
-        assert service.ledger.node_states.changes > changes
-        assert list(service.ledger.node_states.changed_since(0)) == []
-
-    def test_a_deleted_object_is_a_change(self) -> None:
-        service = cluster()
-        changes = service.ledger.node_states.changes
-        service.ledger.reports.lose("n1")
-        assert why(service) == ("object-deleted",)
-        assert service.ledger.node_states.changes > changes
-
-    def test_an_exporter_that_was_gone_before_the_service_is_missed_by_the_boot_id(self) -> None:
-        service = Service(exporters=ExporterSettings())
-        for name in ("n1", "n2", "n3"):
-            service.join(name, age=9000)
-        service.put_exporter("n2")
-        reported = exact(kubelet(), "1")
-        boot = nrt.Attribute("topowise.io/boot-id", "first")
-        service.report(msgspec.structs.replace(reported, attributes=(*reported.attributes, boot)))
-        # Another exporter reports n3.
-        service.report(counts("n3", "8", included=()))
-        service.ledger.tick()
-        wait(service, GRACE_S)
-        assert why(service) == ("exporter-down",)
-        assert service.ledger.gates.unconfirmed.why("n3") == ()
+def test_a_node_that_is_gone_is_forgotten() -> None:
+    service = story_of("GONE; exporter gone; gone; mark; lose; tick; changed; unconfirmed 0")
+    assert not service.ledger.exporters.is_known
+    assert list(service.ledger.node_states.changed_since(0)) == []
 
 
-class TestAReportThatLacksAPod:
-    def test_it_is_unconfirmed_and_stays_open(self) -> None:
-        service = cluster()
-        service.put(running("a"))
-        wait(service, GRACE_S - 1)
-        assert why(service) == ()
-        wait(service, 1)
-        assert why(service) == ("pods-unreported",)
-        assert service.fits(pod("b", "2"), "n1") == ["n1"]
+def test_an_exporter_that_was_gone_before_the_service_is_missed_by_the_boot_id() -> None:
+    # Another exporter reports n3.
+    nodes = "join on=n1 age=9000; join on=n2 age=9000; join on=n3 age=9000; exporter on=n2"
+    story_of(f"{nodes}; exact boot-id=first; counts 8 of=- on=n3; tick; GRACE; why exporter-down; why - on=n3")
 
-    def test_a_report_that_confirms_the_pod_ends_it(self) -> None:
-        service = cluster()
-        record, node = service.put(running("a")), kubelet()
-        wait(service, GRACE_S)
-        assert node.admit_view(record.view(node)).admitted
-        service.report(exact(node, "2"))
-        service.ledger.tick()
-        assert why(service) == ()
 
-    def test_pods_that_have_not_started_or_are_leaving_do_not_count(self) -> None:
-        service = cluster()
-        service.put(running("a", phase="Pending"))
-        service.put(running("b", deletionTimestamp="2027-01-15T08:01:00Z"))
-        wait(service, 2 * GRACE_S)
-        assert why(service) == ()
+@table("""
+it is unconfirmed and stays open
+    CLUSTER; running a 2; wait 60; wait 59; why -; wait 1; why pods-unreported; fits 2 n1
+a report that confirms the pod ends it
+    CLUSTER; running a 2; GRACE; why pods-unreported; exact a:2; tick; why -
+pods that have not started or are leaving do not count
+    CLUSTER; running a 2 phase=Pending; running b 2 deletionTimestamp=2027-01-15T08:01:00Z; GRACE; GRACE; why -
+amounts without a fingerprint contradict nothing
+    counts 8; running a 2; GRACE; GRACE; why -; counts 8 of=other; tick; why pods-unreported
+""")
+def test_a_report_that_lacks_a_pod(story: str) -> None:
+    story_of(story)
 
-    def test_amounts_without_a_fingerprint_contradict_nothing(self) -> None:
-        service = Service(exporters=ExporterSettings())
-        service.report(counts("n1", "8"))
-        service.put(running("a"))
-        wait(service, 2 * GRACE_S)
-        assert why(service) == ()
-        service.report(counts("n1", "8", included=["other"]))
-        service.ledger.tick()
-        assert why(service) == ("pods-unreported",)
 
-    def test_the_start_up_taint_is_removed_all_the_same(self) -> None:
-        service = cluster()
-        service.put(running("a"))
-        wait(service, GRACE_S)
-        assert service.ledger.reports.is_confirmed("n1")
+def test_the_start_up_taint_is_removed_although_the_report_lacks_a_pod() -> None:
+    assert story_of("CLUSTER; running a 2; GRACE").ledger.reports.is_confirmed("n1")

@@ -13,15 +13,14 @@ from scheduling import (
     Service,
     configuration,
     container,
-    counts,
     decoded,
     exact,
     kubelet,
     machine,
     pod,
-    topology_of,
 )
-from topowise import nrt, pods
+from stories import table, tell
+from topowise import pods
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.ledger.node.effort import EXACT
@@ -258,90 +257,30 @@ def test_a_pod_on_a_numa_node_of_a_group_came_after_the_group() -> None:
     assert memory == [[11, 16, 16, 16], [15, 12, 16, 16], [0, 11, 12, 16]]
 
 
-class TestWhenItIsNotSure:
-    @pytest.fixture
-    def service(self) -> Service:
-        started = Service()
-        started.report(self.report(kubelet()))
-        return started
-
-    def report(self, truth: Kubelet, version: str = "1") -> nrt.NodeResourceTopology:
-        return topology_of(machine(), configuration(), truth, version)
-
-    def fits(self, service: Service, cpu: str) -> bool:
-        return bool(service.fits(pod("next", cpu), "n1"))
-
-    def test_until_the_kubelet_has_taken_the_pod_on_and_nothing_came_in_between(self, service: Service) -> None:
-        service.put(pod("a", "3", node="n1"))
-        assert not self.fits(service, "4")
-        assert service.ledger.node_states.possible.pods == 1
-        service.put(pod("a", "3", node="n1", phase="Running"))
-        assert not self.fits(service, "4")
-        service.wait(3)
-        assert self.fits(service, "4")
-        assert service.ledger.node_states.possible.pods == 0
-
-    def test_until_the_report_if_a_pod_ended_meanwhile(self, service: Service) -> None:
-        truth = kubelet()
-        assert truth.admit(decoded(pod("other", "2"))).admitted
-        service.put(pod("other", "2", node="n1", phase="Running"))
-        service.report(self.report(truth, "2"))
-        # Zone 0 has a free CPU, so the pod is predicted on zone 1; but the other pod may have ended before.
-        service.put(pod("a", "2", node="n1"))
-        service.ledger.drop_pod("uid-other")
-        service.put(pod("a", "2", node="n1", phase="Running"))
-        service.wait(3)
-        assert service.free("n1") == [3, 2]
-        assert self.fits(service, "3")
-        assert service.ledger.node_states.possible.pods == 1
-        truth.remove("uid-other")
-        assert truth.admit(decoded(pod("a", "2"))).admitted
-        service.report(self.report(truth, "3"))
-        assert service.free("n1") == [1, 4]
-        assert self.fits(service, "4")
-
-    def test_until_the_report_if_two_pods_came_together(self, service: Service) -> None:
-        for name, cpu in (("a", "3"), ("b", "1")):
-            service.put(pod(name, cpu, node="n1", phase="Running"))
-        service.wait(3)
-        assert service.free("n1") == [0, 3]
-        # If the second pod came first, it would be on node 0 and the first pod on node 1.
-        assert not self.fits(service, "3")
-
-    def test_a_pod_we_sent_to_the_first_numa_node_is_not_feared_on_the_second(self, service: Service) -> None:
-        service.reserve(pod("a", "2"))
-        assert self.fits(service, "4")
-        service.put(pod("a", "2", node="n1"))
-        assert self.fits(service, "4")
-        service.put(pod("b", "1", node="n1"))
-        assert not self.fits(service, "4")
-
-    def test_for_pods_that_were_there_before_us(self, service: Service) -> None:
-        service.put(pod("a", "3", node="n1", phase="Running"), is_news=False)
-        service.wait(3)
-        assert not self.fits(service, "4")
-        service.wait(120)
-        assert self.fits(service, "4")
-
-    def test_a_bind_is_checked_against_the_worst(self, service: Service) -> None:
-        service.put(pod("a", "3", node="n1"))
-        assert service.assume(pod("next", "4")) == "TopologyAffinityError"
-
-    def test_a_pod_on_its_way_must_not_be_refused_if_another_comes_first(self, service: Service) -> None:
-        service.put(pod("a", "3", node="n1"))
-        record = service.put(pod("next", "1"))
-        # On node 0 it would leave two CPUs, but the first pod still finds four on node 1.
-        assert service.assume(record) == ""
-        assert service.assume(pod("large", "3")) != ""
-
-    def test_a_pod_that_fits_either_way_does_not_wait(self, service: Service) -> None:
-        service.report(counts("n1", ("8", "8"), included=()))
-        service.put(pod("a", "8", node="n1"))
-        assert self.fits(service, "8")
-        assert not self.fits(service, "9")
-
-    def test_on_one_numa_node_there_is_nothing_to_be_uncertain_of(self) -> None:
-        service = Service()
-        service.report(counts("n1", "8", included=()))
-        service.put(pod("a", "3", node="n1"))
-        assert self.fits(service, "5")
+@table("""
+until the kubelet has admitted the pod and nothing came in between
+    exact; bound a 3; fits 4 not n1; uncertain 1; bound a 3 phase=Running; fits 4 not n1; wait 3; fits 4 n1; uncertain 0
+until the report if a pod ended meanwhile
+    exact; bound other 2 phase=Running; exact other:2; bound a 2; end other; bound a 2 phase=Running; wait 3
+    # Zone 0 has a free CPU, so the pod is predicted on zone 1; but the other pod may have ended before.
+    free 3 2; fits 3 n1; uncertain 1; exact a:2; free 1 4; fits 4 n1
+until the report if two pods came together
+    exact; bound a 3 phase=Running; bound b 1 phase=Running; wait 3; free 0 3
+    # If the second pod came first, it would be on node 0 and the first pod on node 1.
+    fits 3 not n1
+a pod we sent to the first NUMA node is not expected on the second
+    exact; reserve a 2; fits 4 n1; bound a 2; fits 4 n1; bound b 1; fits 4 not n1
+pods that were there before us are uncertain for two minutes
+    exact; bound a 3 phase=Running news=no; wait 3; fits 4 not n1; wait 120; fits 4 n1
+a bind is checked against the worst
+    exact; bound a 3; assume next 4 why=TopologyAffinityError
+a pod on its way must not be refused if another comes first
+    # On node 0 it would leave two CPUs, but the first pod still finds four on node 1.
+    exact; bound a 3; assume next 1; assume large 3 why=TopologyAffinityError
+a pod that fits either way does not wait
+    exact; counts 8 8 of=-; bound a 8; fits 8 n1; fits 9 not n1
+on one NUMA node nothing is uncertain
+    counts 8 of=-; bound a 3; fits 5 n1
+""")
+def test_a_pod_is_not_sent_where_another_pod_may_be(story: str) -> None:
+    tell(story)

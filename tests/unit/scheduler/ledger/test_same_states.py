@@ -64,7 +64,7 @@ class Life:
         return all(state.admit_view(record.view(state)).admitted for state in states)
 
 
-@pytest.mark.parametrize("seed", range(examples(4)))
+@pytest.mark.parametrize("seed", range(examples(2)))
 def test_whatever_comes_rows_of_a_node_are_what_it_may_be(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the exact states, which have no rows."""
     monkeypatch.setattr(CapacityGate, "_try_uncertain", lambda *_: None)
@@ -80,7 +80,7 @@ def test_whatever_comes_rows_of_a_node_are_what_it_may_be(seed: int, monkeypatch
             assert answers.fits(record, NODES).tolist() == expected
 
 
-@pytest.mark.parametrize("seed", range(examples(4)))
+@pytest.mark.parametrize("seed", range(examples(2)))
 def test_nodes_of_one_number_take_and_score_pods_alike(seed: int) -> None:
     life = Life(seed)
     equal = 0

@@ -8,6 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
+from examples import examples
 from ledger_check import check_ledger
 from scheduling import Service, configuration, container, counts, decoded, exact, kubelet, machine, pod, topology_of
 from topowise import nrt, pods
@@ -64,7 +65,7 @@ def facts(state: NodeState, node: Kubelet | None = None) -> object:
 
 
 @pytest.mark.parametrize("policy", ["single-numa-node", "best-effort", "none"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(examples(3)))
 def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy: str) -> None:
     rng = Random(seed)
     going, before = Service(), None

@@ -56,7 +56,7 @@ LIMITS = st.fixed_dictionaries(
 PODS = st.lists(st.tuples(st.lists(LIMITS, min_size=1, max_size=3), st.booleans()), min_size=1, max_size=6)
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     zones=ZONES,
     specs=PODS,

@@ -150,7 +150,7 @@ def test_a_removed_or_changed_zone_changes_the_node(keep: int) -> None:
     use(msgspec.structs.replace(WHOLE, zones=(zones[keep], msgspec.structs.replace(zones[1], type="Socket"))))
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(), deadline=None)
 @given(st.sampled_from(ON_TOP), GARBAGE | st.none())
 @example(attributes.CORES, "0:0:0-1048576")
 @example(attributes.CORES, "0:0:0,2,4,6;0:0:0")
@@ -166,7 +166,7 @@ def test_garbage_in_a_top_level_attribute_becomes_a_problem(name: str, text: str
         assert node_report.precision == "counts"
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.sampled_from(OF_ZONE), GARBAGE | st.none())
 @example(attributes.ZONE_CPUS, "")
 @example(attributes.ZONE_CPUS, "0-7")
@@ -182,7 +182,7 @@ def test_garbage_in_a_zone_attribute_becomes_a_problem(name: str, text: str | No
         assert node_report.precision == "counts"
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     st.sampled_from(["cpu", "memory", "hugepages-2Mi", "gpu"]),
     st.sampled_from(["capacity", "allocatable", "available"]),

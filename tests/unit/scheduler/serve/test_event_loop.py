@@ -31,14 +31,14 @@ from topowise_scheduler.serve import grpc_api
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 from watchdog import idle_share, watchdog
 
-NODES = 300
+NODES = 120
 MOST_MS = 40.0
 
 
 @pytest.fixture
 def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     # On a machine that finishes all work within a slice the work still has steps.
-    monkeypatch.setattr(event_loop, "SLICE_S", SLICE_S / 10)
+    monkeypatch.setattr(event_loop, "SLICE_S", SLICE_S / 25)
     started = cluster(NODES)
     # The first question of a process fills tables that all questions share.
     started.answers.fits(started.records.decode(msgspec.json.encode(pod("first"))), names(NODES))

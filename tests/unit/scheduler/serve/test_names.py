@@ -50,7 +50,7 @@ def answers(verbs: Verbs, uid: str, names: list[str], encode: Any) -> tuple[Any,
     return filtered, sent(verbs.prioritize(encode(document, names_left))) if len(names_left) > 1 else None
 
 
-@settings(deadline=None, max_examples=examples(20))
+@settings(deadline=None, max_examples=examples(8))
 @given(st.lists(st.lists(NAMES, max_size=8), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_recognised_or_decoded_the_answers_are_the_same(questions: list[list[str]], rng: Random) -> None:
     """Lists of names repeat, in a different order and in part. The questions reserve nothing."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 
+from examples import examples
 from nominating import NAME
 from scheduling import Service, exact, kubelet, pod
 from topowise_scheduler.controllers.nominator import Cluster, Decisions, Requested
@@ -78,7 +79,7 @@ def by_nominations(filling: Filling) -> Choose:
     return choose
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(examples(2)))
 def test_as_many_find_a_node(seed: int) -> None:
     one, other = Filling(), Filling()
     asked, nominated = one.placed(seed, by_scores(one)), other.placed(seed, by_nominations(other))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from examples import examples
 from topowise import pci, pods
 from topowise.attributes.pci_devices import Located
 from topowise.kubeletconfig import KubeletConfiguration
@@ -166,7 +167,7 @@ def judged(case: Scene, node: Kubelet, guessed: Sequence[str] = ()) -> tuple[str
     return judge(case.terms, needs, [node], lambda state: state.view("u", needs), devices, Settings()).outcomes
 
 
-@pytest.mark.parametrize("first", range(0, 240, 12))
+@pytest.mark.parametrize("first", range(0, examples(72), 12))
 def test_outcomes_equal_trials_of_every_choice(first: int) -> None:
     for seed in range(first, first + 12):
         case = scene(seed)
@@ -181,7 +182,7 @@ def test_the_scenes_have_every_outcome() -> None:
     assert all(outcomes.count(outcome) >= 10 for outcome in ("sure", "possible", "impossible", "unknown"))
 
 
-@pytest.mark.parametrize("first", range(0, 160, 16))
+@pytest.mark.parametrize("first", range(0, examples(48), 16))
 def test_devices_of_a_predicted_pod_may_differ_from_the_prediction(first: int) -> None:
     """The pod may have devices other than predicted, so a definite outcome must be true for all choices."""
     for seed in range(first, first + 16):

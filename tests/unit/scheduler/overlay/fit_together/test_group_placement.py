@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from examples import examples
 from sandbox.exported import exported
 from scheduling import Service, configuration, counts, exact, kubelet, machine, place_together, pod
 from topowise import pods
@@ -59,7 +60,7 @@ def one_by_one(service: Service, document: dict[str, Any], count: int) -> int:
     return count
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(examples(20)))
 def test_copies_fit_together_exactly_as_far_as_in_sequence(seed: int) -> None:
     rng = Random(seed)
     service, truth = cluster(rng)
@@ -83,7 +84,7 @@ def test_copies_fit_together_exactly_as_far_as_in_sequence(seed: int) -> None:
         assert not any(node.fork().admit(late).admitted for node in truth.values()), group.refused
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(examples(10)))
 def test_pods_of_several_kinds_are_placed_in_their_order(seed: int) -> None:
     rng = Random(seed)
     service, truth = cluster(rng)

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from examples import examples
 from scheduling import Service, topology_of
 from topowise import pods
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
@@ -20,7 +21,7 @@ from topowise_scheduler.overlay import plan
 from topowise_scheduler.overlay.plan import Change, NodeType
 from topowise_scheduler.overlay.plan.changes import changed_type
 
-_PLANS: Final = 25
+_PLANS: Final = examples(8)
 _NAMES: Final = ("n1", "n2")
 _PODS: Final = 10
 _GIB: Final = 1 << 30

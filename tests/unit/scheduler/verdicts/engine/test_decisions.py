@@ -25,7 +25,7 @@ from topowise_scheduler.verdicts.engine import Engine, Outcome
 NODES, PODS = 12, 5
 Verdict = tuple[Outcome, str, list[tuple[int, bool]]]
 
-clusters = settings(max_examples=examples(12), deadline=None)
+clusters = settings(max_examples=examples(4), deadline=None)
 
 
 @pytest.mark.parametrize("policy", random_nodes.POLICIES)

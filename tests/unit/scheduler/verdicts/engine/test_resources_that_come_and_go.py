@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from examples import examples
 from sandbox.judging import judge
 from servers import GPU
 from topowise import pods
@@ -129,7 +130,7 @@ def test_equal_nodes_stay_in_the_same_group_despite_invented_resources() -> None
     assert sorted(group.count for group in engine._groups.values()) == [1, 9]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     steps=st.lists(
         st.tuples(

@@ -97,7 +97,7 @@ def only(candidates: Candidates, node: int) -> Candidates:
 
 
 @pytest.mark.filterwarnings("error")
-@settings(max_examples=examples(), deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(candidates=candidates())
 def test_a_rank_depends_on_its_own_node_only(candidates: Candidates) -> None:
     node_ranks = ranks.of(candidates)
@@ -107,7 +107,7 @@ def test_a_rank_depends_on_its_own_node_only(candidates: Candidates) -> None:
 
 @EVERY
 @pytest.mark.filterwarnings("error")
-@settings(max_examples=examples(), deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(candidates=candidates())
 def test_a_raw_score_depends_on_its_own_node_only_and_is_in_range(name: str, candidates: Candidates) -> None:
     strategy = strategy_of(name)
