@@ -197,7 +197,7 @@ def test_every_node_has_figures_from_nothing_to_everything() -> None:
     for seed in range(60):
         rng = Random(seed)
         kubelet = random_nodes.node(rng).kubelet
-        waiting = {f"p{number}": records.requests(random_nodes.pod(rng))[0] for number in range(3)}
+        waiting = {f"p{number}": records.requests(random_nodes.pod(rng)) for number in range(3)}
         resources, copies = fragmentation.of_node(kubelet, waiting)
         assert all(0 <= figure.now <= figure.together for figure in (*resources.values(), *copies.values())), seed
         assert all(figure.together <= fragmentation.MAX_PODS for figure in copies.values()), seed
