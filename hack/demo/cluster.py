@@ -115,7 +115,7 @@ class Cluster:
                 "extender": {"port": self.extender_port},
                 "readOnly": {"port": self.pages_port},
                 "ui": {"enabled": True},
-                "preemptor": {"enabled": True, "patience": "2s"},
+                "preemptor": {"enabled": True},
                 "serving": {"address": "127.0.0.1", "port": self.health_port},
             },
         )

@@ -12,6 +12,7 @@ from typing import Final
 
 import yaml
 
+from lab import chart
 from lab.api import Api, Json, wait
 from lab.errors import LabError
 from lab.running import Plan, Processes
@@ -98,7 +99,8 @@ def start_service(processes: Processes, plan: Plan, **sections: Json) -> None:
     }
     config = work / "topowise.yaml"
     config.write_text(yaml.safe_dump(service))
-    processes.start(SERVICE, [sys.executable, "-m", "topowise_scheduler", "serve", f"--config={config}"])
+    serve = [sys.executable, "-m", "topowise_scheduler", "serve", f"--config={config}"]
+    processes.start(SERVICE, ["env", f"POD_NAMESPACE={chart.NAMESPACE}", *serve])
     _until_ready(processes, Api(f"http://127.0.0.1:{plan.metrics}", ""), SERVICE)
 
 

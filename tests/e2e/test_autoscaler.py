@@ -25,6 +25,7 @@ from real_cluster import ASSETS, MISSING, PODS, Cluster, pod
 from sandbox import machines
 from sandbox.controlplane import ControlPlane
 from topowise import pods
+from topowise_scheduler.controllers.scale_up_demand import PATIENCE_S
 from topowise_scheduler.overlay.scale_up.placeholders import LABEL, OUTCOME_ANNOTATION
 
 if ASSETS is None:
@@ -42,7 +43,6 @@ _NODES, _PODS = 10, 20
 _OBSERVED = float(os.environ.get("AUTOSCALER_OBSERVED_SECONDS") or 30)
 _RECREATED_S = 10.0
 _SYSTEM = "/api/v1/namespaces/kube-system/pods"
-_PATIENCE = 40.0
 _CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
@@ -101,9 +101,6 @@ async def scene(
         "scaleUp": {
             "enabled": True,
             "namespace": "kube-system",
-            "patience": f"{_PATIENCE:g}s",
-            "hold": "30s",
-            "backOff": "1h",
         },
     }
     nodes = [(f"old-{number:02d}", KIND) for number in range(_NODES)]
@@ -130,7 +127,7 @@ async def test_as_many_nodes_are_added_as_the_pods_need(
         started = time.monotonic()
         for number in range(_PODS):
             await here.cluster.create(pod(f"wide-{number}", _CPU))
-        await asyncio.sleep(_PATIENCE - 10)
+        await asyncio.sleep(PATIENCE_S - 10)
         waiting = (await here.cluster.phases())["waiting"]
         added_before = len(here.cloud.added)
 
@@ -146,7 +143,7 @@ async def test_as_many_nodes_are_added_as_the_pods_need(
         await here.until(has_ended, 60)
         with capsys.disabled():
             sys.stdout.write(
-                f"\n  {kind}: without placeholders for {_PATIENCE - 10:g} s: {added_before} nodes added, {waiting} of "
+                f"\n  {kind}: without placeholders for {PATIENCE_S - 10:g} s: {added_before} nodes added, {waiting} of "
                 f"{_PODS} pods wait; with: {len(here.cloud.added)} nodes added, {needed} needed, {_PODS} pods run "
                 f"after {seconds:.0f} s, outcomes {await here.outcomes()}\n"
             )

@@ -20,7 +20,7 @@ if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)
 pytestmark = pytest.mark.apiserver
 
-PREEMPTOR = {"preemptor": {"enabled": True, "patience": "1s"}}
+PREEMPTOR = {"preemptor": {"enabled": True}}
 
 
 class Preempting(ClaimsCluster):

@@ -19,6 +19,7 @@ from faults.site import pod, site
 from faults.tls_front import TlsFront
 from pki import Authority
 from sandbox.apiserver import ApiServer
+from topowise_scheduler.ledger.reservations import DEFAULT_S
 
 DAY_S = 86400.0
 
@@ -41,9 +42,8 @@ async def test_a_clock_that_jumps_by_a_day(
     kubelet: FakeKubelet,
     tmp_path: Path,
 ) -> None:
-    reservations = {"reservations": {"ttl": "8s"}}
-    election = {"leaderElection": {"enabled": True, "leaseNamespace": "kube-system", "identity": "one"}}
-    async with site(server, start, config, kubelet, tmp_path, **reservations, **election) as place:
+    election = {"leaderElection": {"enabled": True}}
+    async with site(server, start, config, kubelet, tmp_path, **election) as place:
 
         async def reservations_are(count: int) -> bool:
             return (await place.metrics())["open_reservations"] == count
@@ -59,8 +59,8 @@ async def test_a_clock_that_jumps_by_a_day(
         # The reservation expires neither early nor late.
         await asyncio.sleep(3)
         assert await reservations_are(1)
-        await assert_eventually(lambda: reservations_are(0), within=30)
-        assert 7 <= time.monotonic() - began <= 30
+        await assert_eventually(lambda: reservations_are(0), within=60)
+        assert DEFAULT_S - 1 <= time.monotonic() - began <= 60
         # The daemons see a change at once, and survive an outage at the moment of a jump.
         kubelet.give("p", 1)
         place.bound("p", "n1", 1)

@@ -30,9 +30,9 @@ SECONDS: Final = 20
 NODES: Final = 8
 PODS: Final = 150
 DUTIES: Final[dict[str, Any]] = {
-    "requeue": {"enabled": True, "interval": "100ms", "perSecond": REQUEUES_PER_SECOND},
-    "preemptor": {"enabled": True, "patience": "1s", "perMinute": EVICTIONS_PER_MINUTE},
-    "nominator": {"enabled": True, "when": "always"},
+    "requeue": {"enabled": True},
+    "preemptor": {"enabled": True, "perMinute": EVICTIONS_PER_MINUTE},
+    "nominator": {"enabled": True},
     "waitingPods": {"tell": True},
     "refusedPods": {"delete": True},
 }

@@ -91,7 +91,6 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
     server: ApiServer, start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     service = Service(server, tmp_path)
-    service.config["reservations"] = {"ttl": "5s"}
     names = hostile.nodes(server, _NODES)
     process = await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(service.is_ready, within=60)

@@ -27,12 +27,12 @@ from topowise_scheduler.ledger.nodes import STARTUP_TAINT
 PODS: Final = "/api/v1/namespaces/default/pods"
 LEASES: Final = "leases.coordination.k8s.io"
 DUTIES: Final[dict[str, Any]] = {
-    "requeue": {"enabled": True, "interval": "100ms", "perSecond": 50},
+    "requeue": {"enabled": True},
     "startupTaint": {"enabled": True},
     "refusedPods": {"delete": True},
     "waitingPods": {"tell": True},
-    "preemptor": {"enabled": True, "patience": "1s"},
-    "nominator": {"enabled": True, "when": "always", "schedulerNames": ["nominated"]},
+    "preemptor": {"enabled": True},
+    "nominator": {"enabled": True, "schedulerNames": ["nominated"]},
 }
 NO_DUTIES: Final[dict[str, Any]] = {"requeue": {"enabled": False}}
 OWNER: Final = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
@@ -51,7 +51,8 @@ class Replica:
 
     def leads(self, server: ApiServer) -> bool:
         """Whether the Lease names the replica."""
-        return any(lease["spec"].get("holderIdentity") == self.name for lease in server.store.objects(LEASES))
+        holders = [lease["spec"].get("holderIdentity") for lease in server.store.objects(LEASES)]
+        return any(holder and holder in line for holder in holders for line in self.daemon.lines("Acquired the lease"))
 
     def writes(self, since: float) -> list[tuple[str, str]]:
         """Method and path of each write since a monotonic time, without writes of the Lease."""
@@ -65,8 +66,7 @@ async def replica(
 ) -> AsyncIterator[Replica]:
     async with FaultProxy(server.url) as proxy:
         kubeconfig = proxy.kubeconfig(directory / f"{name}.kubeconfig")
-        election = {"enabled": True, "leaseNamespace": "kube-system", "identity": name}
-        listener = Listener(kubeconfig, leaderElection=election, **duties)
+        listener = Listener(kubeconfig, leaderElection={"enabled": True}, **duties)
         daemon = await start("topowise_scheduler", "serve", config=listener.config)
         await assert_eventually(listener.is_ready, within=LONG_S)
         try:
@@ -88,9 +88,11 @@ async def create_work(server: ApiServer, api: Api) -> None:
         server.create(NRT, {"metadata": {"name": name}, "attributes": [policy], "zones": zones})
     refused = pod("refused", "2", node="free")
     refused["metadata"]["ownerReferences"] = [OWNER]
-    nominated = pod("nominated", "2")
-    nominated["spec"]["schedulerName"] = "nominated"
-    for document in (pod("waiting", "2"), refused, nominated):
+    # Fewer are no burst.
+    nominated = [pod(f"nominated-{number}", "2") for number in range(12)]
+    for document in nominated:
+        document["spec"]["schedulerName"] = "nominated"
+    for document in (pod("waiting", "2"), refused, *nominated):
         server.create("pods", document)
     failed = {"phase": "Failed", "reason": "TopologyAffinityError", "message": "Resources cannot be allocated"}
     for name, status in (("waiting", {"conditions": WAITS}), ("refused", failed)):

@@ -309,7 +309,7 @@ async def test_a_job_waits_for_new_nodes_and_is_admitted_when_they_are_there(
     kind: str, plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Six pods of 5 CPUs fit on no node; an empty node takes four."""
-    scale_up = {"enabled": True, "namespace": "kube-system", "patience": "5s", "hold": "30s"}
+    scale_up = {"enabled": True, "namespace": "kube-system"}
     settings = {"startupTaint": {"enabled": True}, "scaleUp": scale_up}
     async with KueueCluster(plane, tmp_path, settings=settings) as cluster:
         placeholders = {"labelSelector": LABEL}

@@ -68,7 +68,7 @@ async def delete_reports(cluster: Cluster) -> None:
     [
         ({}, None),
         ({"filter": {"bestNodes": 1}}, None),
-        ({"nominator": {"enabled": True, "schedulerNames": [SCHEDULER], "when": "always"}}, None),
+        ({"nominator": {"enabled": True, "schedulerNames": [SCHEDULER]}}, None),
         ({}, kill),
         ({}, restart_kube_scheduler),
         ({}, delete_reports),

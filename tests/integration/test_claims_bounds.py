@@ -60,7 +60,7 @@ async def test_a_selector_of_a_tenant_takes_no_memory(server: ApiServer, start: 
     server.create("resourceclaims.resource.k8s.io", selecting("hostile", hostile_text))
     server.create("resourceclaims.resource.k8s.io", selecting("plain", f"device.driver == '{DRIVER}'"))
     service = Service(server, tmp_path)
-    service.config["resourceClaims"] = {"enabled": True, "schedulerMinor": 36}
+    service.config["resourceClaims"] = {"enabled": True}
     daemon = await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(service.is_ready, within=60)
     await assert_eventually(lambda: daemon.lines("Allocations of claims are predicted"))

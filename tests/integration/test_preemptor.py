@@ -16,7 +16,6 @@ from sandbox.apiserver import ApiServer
 from scheduling import WAITS, Service, exact, kubelet, pod
 from topowise import pods
 from topowise.kube.api import Api
-from topowise.runtime.config import Duration
 from topowise_scheduler.configuration import Preemptor as Settings
 from topowise_scheduler.controllers.alignment import AlignmentPreemption
 from topowise_scheduler.controllers.nomination import nominate
@@ -95,8 +94,8 @@ class Cluster:
     async def preempting(self, **settings: Any) -> AsyncIterator[None]:
         service = self.service
         alignment = AlignmentPreemption(service.ledger, service.answers, service.view, self.budgets)
-        options = Settings(enabled=True, patience=Duration(0), **settings)
-        async with running(Preemptor(self.api, service.ledger, alignment, options).run()):
+        options = Settings(enabled=True, **settings)
+        async with running(Preemptor(self.api, service.ledger, alignment, options, patience=0.0).run()):
             yield
 
 
@@ -255,8 +254,8 @@ class Steps:
     def __init__(self, cluster: Cluster, **settings: Any) -> None:
         service = self._service = cluster.service
         alignment = AlignmentPreemption(service.ledger, service.answers, service.view, cluster.budgets)
-        options = Settings(enabled=True, patience=Duration(0), **settings)
-        self.preemptor = Preemptor(cluster.api, service.ledger, alignment, options, service.clock)
+        options = Settings(enabled=True, **settings)
+        self.preemptor = Preemptor(cluster.api, service.ledger, alignment, options, patience=0.0, clock=service.clock)
 
     async def tick(self, count: int = 1, seconds: float = 1.0) -> list[str]:
         """Runs `count` rounds; returns the names of the tried pods."""

@@ -13,7 +13,6 @@ from sandbox.apiserver import ApiServer
 from scheduling import Service, exact, kubelet, pod
 from topowise import pods
 from topowise.kube.api import MERGE_PATCH, Api
-from topowise_scheduler.configuration import ScaleDownGuard as Settings
 from topowise_scheduler.controllers.scale_down_guard import ScaleDownGuard
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.verdicts import kube_scheduler
@@ -35,10 +34,10 @@ class Cluster:
         self.true: dict[str, Kubelet] = {}
         self.names: dict[str, tuple[str, str]] = {}
         self.versions = itertools.count(1)
-        service, settings = self.service, Settings(enabled=True, most_nodes=most_nodes)
+        service = self.service
         # On a busy machine a pass ends before all nodes are judged.
         self.guard = ScaleDownGuard(
-            api, service.ledger, service.answers, service.view, service.nodes, settings, clock=lambda: 0.0
+            api, service.ledger, service.answers, service.view, service.nodes, most_nodes=most_nodes, clock=lambda: 0.0
         )
 
     def join(self, name: str, **metadata: Any) -> None:

@@ -17,12 +17,12 @@ from topowise import pods
 from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise.runtime import clock
-from topowise.runtime.config import Duration, PositiveDuration
 from topowise_scheduler.configuration import ScaleUp as Settings
 from topowise_scheduler.controllers.scale_up import ScaleUp
 from topowise_scheduler.controllers.scale_up_demand import Demand
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.overlay.scale_up.budget import Limits
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.placeholders import LABEL
 from topowise_scheduler.verdicts.kube_scheduler import Node
@@ -33,15 +33,8 @@ Json = dict[str, Any]
 NAMESPACE = "topowise-system"
 PODS = "/api/v1/namespaces/default/pods"
 OTHERS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-SETTINGS = Settings(
-    enabled=True,
-    group_labels=("pool",),
-    patience=Duration(0),
-    time_limit=PositiveDuration(900),
-    hold=PositiveDuration(30),
-    back_off=PositiveDuration(600),
-    per_group=4,
-)
+SETTINGS = Settings(enabled=True, group_labels=("pool",))
+LIMITS = Limits(per_hour=30, per_group=4, back_off=600.0)
 
 
 class Cluster:
@@ -54,10 +47,13 @@ class Cluster:
         settings: Settings = SETTINGS,
         taken: tuple[str, ...] = ("2", "2"),
         declared: Mapping[GroupLabels, Profile] | None = None,
+        limits: Limits = LIMITS,
+        patience: float = 0.0,
     ):
         self.server, self.api = server, api
         self.settings = settings
         self.declared = declared
+        self.limits, self.patience = limits, patience
         self.service = Service("TightFit", clock=Clock())
         self.later = 0.0
         server.create("priorityclasses.scheduling.k8s.io", {"metadata": {"name": "topowise-placeholder"}, "value": -5})
@@ -72,10 +68,10 @@ class Cluster:
             service.ledger,
             service.answers,
             service.view,
-            patience=self.settings.patience,
+            patience=self.patience,
             clock=service.clock,
         )
-        self.workloads = WorkloadPods(patience=self.settings.patience, clock=service.clock)
+        self.workloads = WorkloadPods(patience=self.patience, clock=service.clock)
         self.leader = ScaleUp(
             self.api,
             service.ledger,
@@ -87,6 +83,7 @@ class Cluster:
             workloads=self.workloads,
             declared=self.declared,
             clock=service.clock,
+            limits=self.limits,
             now=lambda: clock.utc_now().timestamp() + self.later,
         )
 
@@ -217,8 +214,7 @@ async def test_a_wrong_declaration_costs_a_single_node(server: ApiServer, api: A
 
 
 async def test_a_pod_waits_for_its_patience_first(server: ApiServer, api: Api) -> None:
-    settings = Settings(enabled=True, group_labels=("pool",), patience=Duration(60))
-    cluster = Cluster(server, api, settings)
+    cluster = Cluster(server, api, patience=60.0)
     await cluster.waits("w")
     await cluster.leader.sync()
     cluster.service.clock.now += 59
@@ -287,7 +283,7 @@ async def test_a_tenant_with_many_pods_leaves_nodes_for_other_tenants(cluster: C
 
 
 async def test_a_tenant_that_has_got_nodes_waits_behind_other_tenants(server: ApiServer, api: Api) -> None:
-    cluster = Cluster(server, api, msgspec.structs.replace(SETTINGS, per_group=1))
+    cluster = Cluster(server, api, limits=msgspec.structs.replace(LIMITS, per_group=1))
     many = await crowd(cluster)
     await cluster.leader.sync()
     cluster.join("n2")
@@ -301,7 +297,7 @@ async def test_a_tenant_that_has_got_nodes_waits_behind_other_tenants(server: Ap
 
 
 async def test_a_gang_is_not_left_behind_by_pods_of_another_tenant(server: ApiServer, api: Api) -> None:
-    cluster = Cluster(server, api, msgspec.structs.replace(SETTINGS, per_group=1))
+    cluster = Cluster(server, api, limits=msgspec.structs.replace(LIMITS, per_group=1))
     cluster.join("n2", taken=("2", "2"))
     await crowd(cluster)
     for at in range(2):
@@ -428,7 +424,7 @@ async def test_a_node_that_comes_for_another_reason_is_used_first(cluster: Clust
 
 
 async def test_karpenter_gets_a_label_instead_of_host_names(server: ApiServer, api: Api) -> None:
-    settings = Settings(enabled=True, autoscaler="karpenter", group_labels=("pool",), patience=Duration(0))
+    settings = Settings(enabled=True, autoscaler="karpenter", group_labels=("pool",))
     cluster = Cluster(server, api, settings)
     await cluster.waits("w")
     await cluster.leader.sync()

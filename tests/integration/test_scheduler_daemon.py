@@ -59,7 +59,7 @@ async def test_filter_and_prioritize_answer_as_go_expects(start: Start, service:
     assert await process.stop() == 0
 
 
-@pytest.mark.parametrize("body", [b"", b"nonsense", b"{}", b'{"Pod":5,"NodeNames":["n1"]}', b" " * (2 << 20)])
+@pytest.mark.parametrize("body", [b"", b"nonsense", b"{}", b'{"Pod":5,"NodeNames":["n1"]}', b" " * (65 << 20)])
 async def test_a_bad_request_is_200_with_an_error_and_one_log_line(start: Start, service: Service, body: bytes) -> None:
     process = await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(service.is_ready)

@@ -89,7 +89,7 @@ async def get(url: str) -> str:
 @pytest.mark.parametrize("user", USERS)
 async def test_the_scheduler_shows_none(echo: tuple[str, list[bytes]], start: Start, tmp_path: Path, user: str) -> None:
     url, received = echo
-    election = {"enabled": True, "leaseNamespace": "default"}
+    election = {"enabled": True}
     service = listener(tmp_path, url, USERS[user], ui={"enabled": True}, leaderElection=election)
     daemon = await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(lambda: daemon.lines("Cannot list and watch"))

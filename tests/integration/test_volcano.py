@@ -33,9 +33,7 @@ async def service(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> 
         server.create("nodes", {"metadata": {"name": name}})
         await publish(api, counts(name, ("8", "8"), included=()))
     service = Service(server, tmp_path)
-    service.config["volcano"] = {"enabled": True, "weight": 10}
-    # Volcano books by itself.
-    service.config["reservations"] = {"enabled": False}
+    service.config["volcano"] = {"enabled": True}
     await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(service.is_ready)
     return service

@@ -83,7 +83,6 @@ async def usage_around(server: ApiServer, start: Start, directory: Path, count: 
     """What a service holds after as many pods as there are at the same time, and after so many more: what it once
     needed for all of these its allocator keeps."""
     service = Service(server, directory)
-    service.config["extender"]["maxBodyBytes"] = 16 << 20
     names = nodes(server, 6)
     daemon = await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(service.is_ready, within=60)

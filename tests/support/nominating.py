@@ -7,7 +7,7 @@ from typing import Any
 from ledger_check import check_ledger
 from scheduling import Service, counts, pod
 from topowise_scheduler.controllers.nominator import Cluster, Decisions, Requested
-from topowise_scheduler.controllers.nominator.deciding import When, Write
+from topowise_scheduler.controllers.nominator.deciding import Write
 from topowise_scheduler.ledger.pods.records import NOMINATED_ANNOTATION, PodRecord
 
 NAME = "topowise-scheduler"
@@ -17,9 +17,7 @@ TRIED = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", 
 class Nominating:
     """Nodes n1, n2 … with a zone of eight CPUs each by default."""
 
-    def __init__(
-        self, *free: str, strategy: str = "TightFit", when: When = "always", ahead: int = 1000, respects: bool = True
-    ) -> None:
+    def __init__(self, *free: str, strategy: str = "TightFit", needs_burst: bool = False, ahead: int = 1000) -> None:
         self.service = Service(strategy, nominates=[NAME])
         self.ledger = self.service.ledger
         self.clock = self.service.clock
@@ -28,10 +26,8 @@ class Nominating:
         for number, cpus in enumerate(free, 1):
             self.service.report(counts(f"n{number}", cpus, included=(), version="1"))
             self.node(f"n{number}")
-        cluster = Cluster(
-            self.ledger, self.service.answers, self.service.nodes, Requested(self.ledger), respects_preferences=respects
-        )
-        self.decisions = Decisions(cluster, self.clock, when=when, ahead=ahead)
+        cluster = Cluster(self.ledger, self.service.answers, self.service.nodes, Requested(self.ledger))
+        self.decisions = Decisions(cluster, self.clock, needs_burst=needs_burst, ahead=ahead)
 
     def node(self, name: str, spec: dict[str, Any] | None = None, **fields: Any) -> None:
         self.service.put_node(name, spec, **fields)

@@ -318,8 +318,7 @@ class Cluster:
         """What the configuration of a service says beside the usual."""
         if self._pairs == 1:
             return self._more
-        election = {"enabled": True, "leaseNamespace": "kube-system", "identity": f"service-{number}"}
-        return {**self._more, "leaderElection": election}
+        return {**self._more, "leaderElection": {"enabled": True}}
 
     async def _define(self) -> None:
         async with connect(self.plane.url, self.plane.token) as client:

@@ -54,7 +54,6 @@ class Service(Listener):
 
     def __init__(self, server: ApiServer, directory: Path) -> None:
         super().__init__(server.kubeconfig(directory / "kubeconfig"))
-        self.config["extender"]["maxBodyBytes"] = 1 << 20
 
     async def post(self, verb: str, body: bytes, session: aiohttp.ClientSession) -> tuple[int, Any, Any]:
         url = f"{self.pages if verb.startswith('explain') else self.prefix}/{verb}"

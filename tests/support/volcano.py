@@ -44,14 +44,12 @@ def node_info(name: str, tasks: Iterable[dict[str, Any]] = ()) -> dict[str, Any]
     return document
 
 
-def serving(
-    service: Service, *, strategy: str = "NUMAAware", weight: int = 1, not_ready: NotReady = lambda: None
-) -> dict[str, Verb]:
+def serving(service: Service, *, strategy: str = "NUMAAware", not_ready: NotReady = lambda: None) -> dict[str, Verb]:
     """Returns the verbs put together as the daemon does."""
-    allocations = Allocations(service.ledger, service.clock, 30.0)
+    allocations = Allocations(service.ledger, service.clock)
     victims = Victims(service.ledger, allocations, Budgets())
     chosen = strategies.make(strategy, {}, Scoring())
-    return table(Verbs(service.answers, service.records, allocations, victims, chosen, weight, not_ready))
+    return table(Verbs(service.answers, service.records, allocations, victims, chosen, not_ready))
 
 
 class Volcano:

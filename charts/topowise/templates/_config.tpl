@@ -3,7 +3,7 @@
 {{- define "topowise.exporterConfig" -}}
 {{- $head := dict "apiVersion" "topowise.io/v1alpha1" "kind" "ExporterConfiguration" -}}
 {{- $known := dict -}}
-{{- if .Values.steering.enabled -}}{{- $_ := set $known "steering" (dict "enabled" true "namespace" .Release.Namespace) -}}{{- end -}}
+{{- if .Values.steering.enabled -}}{{- $_ := set $known "steering" (dict "enabled" true) -}}{{- end -}}
 {{- toYaml (mustMergeOverwrite $known (deepCopy .Values.exporter.config) $head) -}}
 {{- end -}}
 
@@ -14,17 +14,16 @@
 {{- $files := dict "certFile" "/etc/topowise/tls/tls.crt" "keyFile" "/etc/topowise/tls/tls.key" "clientCaFile" "/etc/topowise/tls/ca.crt" -}}
 {{- $extender = dict "address" (include "topowise.anyAddress" .) "port" $scheduler.extender.port "tls" $files -}}
 {{- end -}}
-{{- $election := dict "enabled" (gt (int $scheduler.replicas) 1) "leaseName" (printf "%s-requeue" (include "topowise.componentName" (list . "scheduler"))) -}}
+{{- $election := dict "enabled" (gt (int $scheduler.replicas) 1) -}}
 {{- $known := dict "extender" $extender "leaderElection" $election -}}
 {{- if .Values.exporter.enabled -}}
-{{- $labels := include "topowise.selectorLabels" (list . "exporter") | fromYaml -}}
-{{- $_ := set $known "exporters" (dict "namespace" .Release.Namespace "podLabels" $labels "nodeSelector" (.Values.exporter.nodeSelector | default dict)) -}}
+{{- $_ := set $known "exporters" (dict "namespace" .Release.Namespace "nodeSelector" (.Values.exporter.nodeSelector | default dict)) -}}
 {{- end -}}
 {{- if dig "nominator" "enabled" false $scheduler.config -}}
 {{- $_ := set $known "nominator" (dict "schedulerNames" (list (ternary $scheduler.kubeScheduler.schedulerName "default-scheduler" (eq $scheduler.mode "own")))) -}}
 {{- end -}}
 {{- if .Values.steering.enabled -}}
-{{- $_ := set $known "steering" (dict "enabled" true "namespace" .Release.Namespace) -}}
+{{- $_ := set $known "steering" (dict "enabled" true) -}}
 {{- end -}}
 {{- $head := dict "apiVersion" "topowise.io/v1alpha1" "kind" "SchedulerConfiguration" -}}
 {{- toYaml (mustMergeOverwrite $known (deepCopy $scheduler.config) $head) -}}
@@ -149,7 +148,6 @@ readinessProbe:
 {{- $wanted = append $wanted (dict "name" "kubelet-config" "path" (dir $configFile)) -}}
 {{- end -}}
 {{- with dig "configDir" "" $kubelet -}}{{- $wanted = append $wanted (dict "name" "kubelet-config-dir" "path" (clean .)) -}}{{- end -}}
-{{- with $config.notifyFile -}}{{- $wanted = append $wanted (dict "name" "notify" "path" (dir .)) -}}{{- end -}}
 {{- $taken := list -}}
 {{- range $one := $wanted -}}
 {{- $isInside := false -}}

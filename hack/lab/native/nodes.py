@@ -14,7 +14,7 @@ from typing import Final
 import yaml
 
 from images.application import REPOSITORY
-from lab import api, controlplane, instruments, kubelet
+from lab import api, chart, controlplane, instruments, kubelet
 from lab.errors import LabError
 from lab.guest import Guest
 from lab.machine import Machine
@@ -157,7 +157,12 @@ def first_process(node: Node) -> list[str]:
 def services(node: Node, machine: Machine, exporter: Path) -> dict[str, list[str]]:
     """Returns the commands beside the kubelet, by name: the runtime and the agent first, then what containers are."""
     python = [sys.executable, "-u"]
-    daemon = [sys.executable, str(REPOSITORY / ".venv/bin/topowise-exporter")]
+    daemon = [
+        "env",
+        f"POD_NAMESPACE={chart.NAMESPACE}",
+        sys.executable,
+        str(REPOSITORY / ".venv/bin/topowise-exporter"),
+    ]
     return {
         "runtime": [*python, "-m", "lab.native.runtime", _SOCKET],
         "agent": [*python, "/lab/agent.py"],

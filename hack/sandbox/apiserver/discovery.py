@@ -5,11 +5,11 @@ from __future__ import annotations
 from sandbox.apiserver.errors import Json
 from sandbox.apiserver.resources import VERBS, Catalog, Resource
 
-# What the sandbox claims to be: a version old enough for every client and new enough for pod generations.
+# What the sandbox claims to be: new enough for the allocation of claims to be predicted.
 VERSION: Json = {
     "major": "1",
-    "minor": "33",
-    "gitVersion": "v1.33.0+topowise-sandbox",
+    "minor": "36",
+    "gitVersion": "v1.36.0+topowise-sandbox",
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",

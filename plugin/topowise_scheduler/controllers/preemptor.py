@@ -14,7 +14,7 @@ The pause before the next evictions for a pod doubles with each round.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -57,7 +57,8 @@ class _Eviction(msgspec.Struct, frozen=True):
 
 
 class Preemptor:
-    """Makes room for waiting pods, by priority. `patience`: for how long (seconds) a pod waits before evictions."""
+    """Makes room for waiting pods, by priority. `patience`: for how long (seconds) a pod has to wait. `clock` gives
+    seconds, monotonic."""
 
     def __init__(
         self,
@@ -67,12 +68,14 @@ class Preemptor:
         settings: Settings,
         *,
         patience: float = _PATIENCE_S,
+        clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._api = api
         self._ledger = ledger
         self._alignment = alignment
         self._settings = settings
         self._patience = patience
+        self._clock = clock
         # By UID: when a pod was first seen to wait, and when it may be looked at again.
         self._since: dict[str, float] = {}
         self._not_before: dict[str, float] = {}
@@ -94,7 +97,7 @@ class Preemptor:
 
     def due(self) -> Mapping[str, PodRecord]:
         """Returns the next pods to look at, by UID, of the pods that have waited for long enough."""
-        waiting, now = self._waiting(), clock.monotonic()
+        waiting, now = self._waiting(), self._clock()
         self._since = {uid: self._since.get(uid, now) for uid in waiting}
         for by_uid in (self._not_before, self._announced, self._nominated, self._rounds):
             for uid in by_uid.keys() - waiting.keys():
@@ -127,7 +130,7 @@ class Preemptor:
     @property
     def _allowance(self) -> int:
         """Returns how many pods may be evicted now."""
-        self._evicted = [(at, namespace) for at, namespace in self._evicted if at > clock.monotonic() - _MINUTE_S]
+        self._evicted = [(at, namespace) for at, namespace in self._evicted if at > self._clock() - _MINUTE_S]
         return self._settings.per_minute - len(self._evicted)
 
     async def _make_room(self, record: PodRecord) -> None:
@@ -142,7 +145,7 @@ class Preemptor:
             raise
 
     async def _look(self, record: PodRecord) -> None:
-        self._not_before[record.uid] = clock.monotonic() + _PAUSE_S
+        self._not_before[record.uid] = self._clock() + _PAUSE_S
         pod = await self._get(record)
         nominated = "" if pod is None or pod.status is None else pod.status.nominatedNodeName
         if pod is None or nominated not in ("", self._nominated.get(record.uid)):
@@ -194,15 +197,15 @@ class Preemptor:
             if not is_needed or not await evictions.evict(self._api, victim):
                 break
             evicted.add(victim.uid)
-            until = clock.monotonic() + _LONGEST_END_S
+            until = self._clock() + _LONGEST_END_S
             self._evictions[record.uid] = _Eviction(victims.node, frozenset(evicted), until)
-            self._evicted.append((clock.monotonic(), record.namespace))
+            self._evicted.append((self._clock(), record.namespace))
             self._ledger.count("evicted_for_alignment")
             await self._post_to_victim(record, victim, "Preempted", "was evicted")
         if evicted:
             self._rounds[record.uid] = rounds = self._rounds.get(record.uid, 0) + 1
             pause = min(_LONGEST_PAUSE_S, _PAUSE_S * 2.0 ** min(rounds, 16))
-            self._not_before[record.uid] = clock.monotonic() + pause
+            self._not_before[record.uid] = self._clock() + pause
         else:
             # No eviction makes room there, so the nomination would reserve nothing.
             await self._withdraw(record, victims.node)

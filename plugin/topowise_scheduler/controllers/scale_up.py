@@ -58,7 +58,7 @@ Groups = Mapping[GroupLabels, Sequence[Node]]
 class ScaleUp:
     """Creates and ends placeholders in `namespace`.
 
-    `declared`: profiles of groups without a reported node.
+    `declared`: profiles of groups without a reported node. `limits`: by default those of `settings`.
     `not_ready`: what of the cluster is not known yet, None if all is. `clock` gives seconds, monotonic, `now` seconds
     since 1970.
     """
@@ -75,6 +75,7 @@ class ScaleUp:
         namespace: str,
         workloads: WorkloadPods,
         declared: Mapping[GroupLabels, Profile] | None = None,
+        limits: Limits | None = None,
         not_ready: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = clock.monotonic,
         now: Callable[[], float] = clock.wall,
@@ -84,7 +85,7 @@ class ScaleUp:
         self._workloads = workloads
         self._settings = settings
         self._declared = declared or {}
-        self._limits = Limits(settings.per_hour)
+        self._limits = limits or Limits(settings.per_hour)
         self._template = placeholders.Template(namespace, settings.image, settings.priority_class, settings.autoscaler)
         self._path = paths.path(paths.NAMESPACES, namespace, "pods")
         self._not_ready = not_ready

@@ -31,7 +31,7 @@ from topowise_scheduler.ledger.pods.exporter_pods import ExporterPods, ExporterS
 from topowise_scheduler.ledger.pods.pod_states import NOWHERE, PodState, State, bound
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.pods.scheduling_queue import SchedulingQueue
-from topowise_scheduler.ledger.reservations import DEFAULT_S, Reservations
+from topowise_scheduler.ledger.reservations import Reservations
 from topowise_scheduler.options.device_affinity import Settings
 from topowise_scheduler.verdicts.engine import Engine
 
@@ -50,10 +50,9 @@ _ENDS: Final = {True: "nomination_honoured", False: "nomination_elsewhere", None
 class Ledger:
     """All nodes and pods. Not thread-safe: it lives in the event loop, and every call returns at once.
 
-    `clock` gives seconds, monotonic. `reservation_s` is for how long a pod is expected on the node it was reserved for,
-    0 for not at all. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for as long as it takes.
-    `affinity` is what is known of device plug-ins, and what pods that require near devices have to be content with.
-    `exporters`: how long the service waits for exporters. `markers` and `steers`: see NumaNodeGate.
+    `clock` gives seconds, monotonic. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for as long as
+    it takes. `affinity` is what is known of device plug-ins, and what pods that require near devices have to be content
+    with. `exporters`: how long the service waits for exporters. `markers` and `steers`: see NumaNodeGate.
     `claims`: devices and claims, None if they are not watched; `ignores_claims`: see ClaimedNodes.
     """
 
@@ -62,7 +61,6 @@ class Ledger:
         engine: Engine,
         clock: Callable[[], float],
         *,
-        reservation_s: float = DEFAULT_S,
         max_admission_s: float = 0.0,
         affinity: Settings = _DEFAULT_SETTINGS,
         exporters: ExporterSettings = _DEFAULT_EXPORTERS,
@@ -107,7 +105,7 @@ class Ledger:
         self._outdated_reports = OutdatedReports(self.node_states, self.gates, self.exporters, exporters)
         self.reports = NodeReports(self._bookings, self.gates, self.events, clock)
         """What the API server says of nodes."""
-        self.reservations = Reservations(self._bookings, self.gates, self.events, clock, reservation_s)
+        self.reservations = Reservations(self._bookings, self.gates, self.events, clock)
         """Pods that are expected by an answer of the service."""
         self.late_reports = LateReports(clock)
         """Reports of nodes that report too much."""

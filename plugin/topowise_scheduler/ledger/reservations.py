@@ -36,17 +36,14 @@ _MAX_QUERIED_BYTES: Final = 32 << 20
 
 
 class Reservations:
-    """`seconds` is for how long a pod is expected on the node it was reserved for, 0 for not at all."""
+    """The reservations of a cluster. `clock` gives seconds, monotonic."""
 
-    def __init__(
-        self, bookings: Bookings, gates: Gates, events: Counter[str], clock: Callable[[], float], seconds: float
-    ) -> None:
+    def __init__(self, bookings: Bookings, gates: Gates, events: Counter[str], clock: Callable[[], float]) -> None:
         self._bookings = bookings
         self._pods = bookings.pods
         self._gates = gates
         self._events = events
         self._clock = clock
-        self._seconds = seconds
         self.queried: Bounded[str, PodRecord]
         self.queried = Bounded(_MAX_QUERIED_BYTES, lambda _, record: record.size, _MAX_QUERIED)
         """Records of queried pods: a bind request only names its pod."""
@@ -117,13 +114,13 @@ class Reservations:
         self.release(record.uid)
         node_states, pod = self._bookings.node_states, self._pods.of(record.uid)
         node_state = node_states.of(name)
-        if not self._seconds or not record.uid or pod.is_assigned or node_state is None or node_state.kubelet is None:
+        if not record.uid or pod.is_assigned or node_state is None or node_state.kubelet is None:
             return
         if not self.unverified_pods.may_reserve(record.uid, record.version, self._clock()):
             return
         # The verdict was of all possible placements, and of the node as it still is: the bind need not ask again.
         is_as_judged = judged_at >= node_states.changed_at(name)
-        until = self._clock() + (min(KEPT_S, self._seconds) if record.group else self._seconds)
+        until = self._clock() + (KEPT_S if record.group else DEFAULT_S)
         reserved = msgspec.structs.replace(pod, node=name, state=State.RESERVED, until=until)
         steered = self._gates.numa_node.expected_on(record, name)
         self._bookings.move(msgspec.structs.replace(record, steered=steered), reserved, needs=needs)

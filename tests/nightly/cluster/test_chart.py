@@ -212,13 +212,17 @@ def unpack(secret: Document, folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def release_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service runs outside of a pod, which would show it its namespace."""
+    monkeypatch.setenv("POD_NAMESPACE", NAMESPACE)
+
+
 def start(stack: ExitStack, cluster: Cluster, tmp_path: Path, service: Document, scheduler: Document) -> list[Path]:
     """The service and kube-scheduler as the chart's accounts; their logs."""
     health, secure = free_ports(2)
     access = str(cluster.kubeconfig("topowise-scheduler", tmp_path))
     service = {**service, "client": {"kubeconfig": access}, "serving": {"address": "127.0.0.1", "port": health}}
-    # No pod, no namespace of it.
-    service["leaderElection"] = {**service["leaderElection"], "leaseNamespace": NAMESPACE}
     scheduler_kubeconfig = str(cluster.kubeconfig("topowise-kube-scheduler", tmp_path))
     scheduler = {**scheduler, "clientConnection": {"kubeconfig": scheduler_kubeconfig}}
     logs = []

@@ -24,8 +24,6 @@ from scheduling import pod as waiting_pod
 from topowise.kube import credentials
 from topowise.kube.api import JSON, MERGE_PATCH, Api
 from topowise.kube.lease import Elector, Timing
-from topowise_scheduler.configuration import Kueue as KueueSettings
-from topowise_scheduler.configuration import ScaleDownGuard as GuardSettings
 from topowise_scheduler.configuration import ScaleUp as ScaleUpSettings
 from topowise_scheduler.controllers import events, evictions, known_nodes
 from topowise_scheduler.controllers.admission_checks import AdmissionChecks
@@ -527,8 +525,8 @@ class Acting:
         }
         path = f"{KUEUE}/namespaces/default/workloads/job"
         assert call("PATCH", f"{path}/status", {"status": status}, content_type=MERGE_PATCH)[0] == 200
-        settings, fitting = KueueSettings(enabled=True), service.fitting(8)
-        checks = AdmissionChecks(self.api, service.ledger, service.answers, service.view, fitting, settings)
+        fitting = service.fitting(8)
+        checks = AdmissionChecks(self.api, service.ledger, service.answers, service.view, fitting)
         task = asyncio.create_task(checks.run())
         posted: list[Document] = []
         try:
@@ -547,8 +545,7 @@ class Acting:
 
     async def guard(self) -> None:
         service = self.service
-        settings = GuardSettings(enabled=True)
-        guard = ScaleDownGuard(self.api, service.ledger, service.answers, service.view, service.nodes, settings)
+        guard = ScaleDownGuard(self.api, service.ledger, service.answers, service.view, service.nodes)
         self.cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": "guarded"}})
         for is_guarded in (True, False):
             await guard._annotate("guarded", is_guarded=is_guarded)

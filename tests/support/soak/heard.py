@@ -16,7 +16,7 @@ from topowise.attributes import confirmation
 from topowise_scheduler.kubelet import Kubelet
 
 PODS = "/api/v1/pods"
-# An answer is a promise for so long (Ledger, reservation_s).
+# An answer is a promise for so long (cluster/reservations.py).
 PROMISED_S = 30.0
 _NEVER = float("-inf")
 _BINDING_S = 1.0

@@ -21,7 +21,6 @@ EVERYTHING = (
     "crds.numatopology=true",
     "exporter.config.numatopology=true",
     "exporter.config.kubelet.configz.enabled=true",
-    "exporter.config.notifyFile=/run/topowise/notify",
     "networkPolicy.egress.enabled=true",
     "monitoring.monitor.enabled=true",
     "monitoring.prometheusRule.enabled=true",

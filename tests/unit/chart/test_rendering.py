@@ -18,6 +18,7 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.kubectl.doctor import kube_scheduler
 from topowise_scheduler.ledger.nodes import STARTUP_TAINT
+from topowise_scheduler.ledger.pods.exporter_pods import LABELS
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -87,9 +88,8 @@ def test_mounts_follow_the_configuration(render: Any) -> None:
         "exporter.config.podresourcesSocket=/var/lib/k0s/kubelet/pod-resources/kubelet.sock",
         "exporter.config.kubelet.configFile=/etc/kubernetes/kubelet/config.json",
         "exporter.config.kubelet.configDir=/etc/kubernetes/kubelet/config.json.d",
-        "exporter.config.notifyFile=/run/topowise/notify",
     )
-    assert mounts(elsewhere).keys() == {"/sys", "/var/lib/k0s/kubelet", "/etc/kubernetes/kubelet", "/run/topowise"}
+    assert mounts(elsewhere).keys() == {"/sys", "/var/lib/k0s/kubelet", "/etc/kubernetes/kubelet"}
 
 
 def test_without_the_root_only_the_sockets_directory_is_mounted(render: Any) -> None:
@@ -117,7 +117,7 @@ def test_a_change_of_the_configuration_replaces_the_pods(render: Any) -> None:
         ]
 
     before = sums()
-    exporter, scheduler = sums("exporter.config.interval=2s")
+    exporter, scheduler = sums("exporter.config.logging.verbosity=2")
     assert exporter != before[0] and scheduler == before[1]
     exporter, scheduler = sums("scheduler.extender.weight=7")
     assert exporter == before[0] and scheduler != before[1]
@@ -448,7 +448,7 @@ def test_the_scheduler_knows_the_exporters_of_the_chart(render: Any) -> None:
         objects.named("DaemonSet", "topowise-exporter")["spec"]["template"],
     )
     assert known.namespace == objects.named("DaemonSet", "topowise-exporter")["metadata"]["namespace"]
-    assert known.pod_labels.items() <= pod["metadata"]["labels"].items()
+    assert LABELS.items() <= pod["metadata"]["labels"].items()
     assert known.node_selector == pod["spec"]["nodeSelector"]
     assert known.node_selector["pool"] == "numa"
     assert scheduler_config(render("", "exporter.enabled=false")).exporters.namespace == ""

@@ -13,6 +13,7 @@ import yaml
 
 from scheduling import Service
 from topowise import __version__
+from topowise.kube.credentials import NAMESPACE
 from topowise.runtime import config
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_scheduler.configuration import SchedulerConfiguration
@@ -71,9 +72,10 @@ def test_the_schema_names_every_value_and_no_other(values: Document, chart: Path
     [
         {"exporters": {}},
         {"exporter": {"config": {"sysfsroot": "/sys"}}},
-        {"exporter": {"config": {"interval": "1 s"}}},
+        {"exporter": {"config": {"interval": "1s"}}},
         {"exporter": {"config": {"kind": "ExporterConfiguration"}}},
         {"scheduler": {"config": {"scoring": {"strategy": "Tight"}}}},
+        {"scheduler": {"config": {"filter": {"maxAdmissionTime": "1 s"}}}},
         {"scheduler": {"mode": "sidecar"}},
         {"scheduler": {"extender": {"weight": 0}}},
         {"scheduler": {"extender": {"managedResources": [{"name": "cpu"}]}}},
@@ -110,12 +112,15 @@ def test_the_static_pod_of_the_recipe_is_of_one_piece(chart: Path) -> None:
     (extender,) = kube_scheduler["extenders"]
     assert extender["urlPrefix"] == f"http://{settings.extender.address}:{settings.extender.port}"
     assert settings.client.kubeconfig == kube_scheduler["clientConnection"]["kubeconfig"]
-    pod = yaml.safe_load((folder / "topowise-scheduler.yaml").read_text())["spec"]["containers"][0]
+    manifest = yaml.safe_load((folder / "topowise-scheduler.yaml").read_text())
+    pod = manifest["spec"]["containers"][0]
     assert pod["image"].endswith(f":{__version__}")
     assert pod["readinessProbe"]["httpGet"]["port"] == settings.serving.port
     recipe = yaml.safe_load((chart / "recipes/kubeadm-static-pod.yaml").read_text())["scheduler"]
-    assert recipe["static"]["leaseNamespace"] == settings.leader_election.lease_namespace
-    assert recipe["config"]["leaderElection"]["leaseName"] == settings.leader_election.lease_name
+    assert settings.leader_election.enabled
+    assert recipe["static"]["leaseNamespace"] == manifest["metadata"]["namespace"]
+    (variable,) = pod["env"]
+    assert variable == {"name": NAMESPACE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}
 
 
 def test_the_sidecar_of_the_volcano_recipe_is_of_one_piece(chart: Path) -> None:

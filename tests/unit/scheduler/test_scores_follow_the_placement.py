@@ -46,10 +46,9 @@ def scores(
     *names: str,
     strategy: str = "TightFit",
     scale: int = 100,
-    options: Scoring | None = None,
 ) -> list[int]:
     """Returns the scores of POST /prioritize, in the order of the names."""
-    made = strategies.make(strategy, {}, options or Scoring())
+    made = strategies.make(strategy, {}, Scoring())
     service.answers = Answers(service.ledger, service.records, made, top_score=scale)
     app = http.Application(service.served(), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
     body = msgspec.json.encode({"Pod": document, "Nodes": None, "NodeNames": names})
@@ -521,18 +520,3 @@ def test_prefer_closest_numa_nodes_decides_the_placement_and_not_the_formula(clo
     config = configuration(4, topologyManagerPolicyOptions={"prefer-closest-numa-nodes": closest})
     service = reported(node("n", machine([4] * 4, distances=distances), config))
     assert scores(service, pod("p", "6"), "n", strategy="LeastNUMANodes") == [score]
-
-
-def test_distance_by_option_reads_the_option_that_a_node_reports() -> None:
-    """The only pair of NUMA nodes is the closest pair."""
-    near = {"prefer-closest-numa-nodes": "true"}
-    service = reported(
-        *[
-            node(name, machine([4, 4]), configuration(2, "restricted", "None", topologyManagerPolicyOptions=options))
-            for name, options in (("with", near), ("without", {}))
-        ]
-    )
-    asked = pod("p", "6"), "with", "without"
-    assert scores(service, *asked, strategy="LeastNUMANodes") == [82, 82]
-    by_option = Scoring(distance_by_option=True)
-    assert scores(service, *asked, strategy="LeastNUMANodes", options=by_option) == [82, 76]

@@ -54,11 +54,10 @@ async def test_invented_ids_are_not_in_the_annotation() -> None:
     assert await bound(started, pod("p", "2")) == {"c": {"numa": [1]}}
 
 
-async def test_no_annotation_for_the_shared_pool_or_where_it_is_switched_off() -> None:
+async def test_no_annotation_for_the_shared_pool_or_an_unreported_node() -> None:
     shared = pod("p", "2")
     del shared["spec"]["containers"][0]["resources"]["limits"]
     assert await bound(service(), shared) is None
-    assert await bound(service(), pod("p", "2"), tells_prediction=False) is None
     unreported = Service()
     unreported.put_node("n1")
     assert await bound(unreported, pod("p", "2")) is None

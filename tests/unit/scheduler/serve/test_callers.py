@@ -152,10 +152,10 @@ def test_schedulers_are_served_under_every_name_of_ours(site: Site, host: str) -
         assert (status, json.loads(body)["NodeNames"]) == (200, ["n1"])
 
 
-def test_only_services_of_the_own_namespace_are_accepted_hosts(tmp_path: Path) -> None:
-    file = tmp_path / "namespace"
-    file.write_text("topowise\n")
-    site = Site(Callers(callers.names((), file)))
+def test_only_services_of_the_own_namespace_are_accepted_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POD_NAMESPACE")
+    (tmp_path / "namespace").write_text("topowise\n")
+    site = Site(Callers(callers.names((), tmp_path)))
     for name in ("extender.topowise.svc", "a.topowise.svc:8080", "extender.topowise.svc.cluster.local"):
         assert site.call("/filter", host=name)[0] == 200
     for name in ("extender.other.svc", "svc", "topowise.svc", "extender.topowise.svc.example", "a.b.topowise.svc"):

@@ -67,10 +67,8 @@ def by_scores(filling: Filling) -> Choose:
 
 def by_nominations(filling: Filling) -> Choose:
     service = filling.service
-    cluster = Cluster(
-        service.ledger, service.answers, service.nodes, Requested(service.ledger), respects_preferences=True
-    )
-    decisions = Decisions(cluster, service.clock, when="always", ahead=10)
+    cluster = Cluster(service.ledger, service.answers, service.nodes, Requested(service.ledger))
+    decisions = Decisions(cluster, service.clock, needs_burst=False, ahead=10)
 
     def choose(record: PodRecord) -> str:
         write = decisions.next()

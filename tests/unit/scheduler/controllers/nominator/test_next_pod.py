@@ -114,12 +114,6 @@ def test_pods_that_wish_for_devices_near_each_other_are_left_to_kube_scheduler()
     assert not made.decisions._may_be_nominated(record)
 
 
-def test_preferences_may_be_ignored() -> None:
-    made = Nominating("8", respects=False)
-    made.put("a", affinity={"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}})
-    assert made.next() == ("a", "n1")
-
-
 @pytest.mark.parametrize(
     ("spec", "fields"),
     [
@@ -158,13 +152,13 @@ def test_nobody_is_nominated_further_ahead_than_allowed() -> None:
 
 class TestBurst:
     def test_a_pod_that_comes_alone_is_left_to_kube_scheduler(self) -> None:
-        made = Nominating("8", when="burst")
+        made = Nominating("8", needs_burst=True)
         made.put("a")
         made.clock.now += 5
         assert made.next() is None
 
     def test_many_are_nominated_once_they_wait_for_longer_than_kube_scheduler_takes_for_a_few(self) -> None:
-        made = Nominating("8", "8", "8", when="burst")
+        made = Nominating("8", "8", "8", needs_burst=True)
         for number in range(12):
             made.put(f"p{number:02}", "1")
         assert made.next() is None
@@ -173,7 +167,7 @@ class TestBurst:
         assert list(made.write_all()) == ["p00", "p01", "p02"]
 
     def test_a_pod_that_kube_scheduler_asks_about_has_been_taken(self) -> None:
-        made = Nominating("8", when="always")
+        made = Nominating("8", needs_burst=False)
         record = made.put("a")
         made.ledger.remember(record)
         assert made.next() is None

@@ -108,9 +108,9 @@ BOUGHT = placeholder(node="n1")
         (BOUGHT, Facts(2000, 1, 0, 0, has_node=True, reported_for=3), ""),
         (BOUGHT, Facts(10, 1, 0, 0, has_node=True, reported_for=0, refusal="cannot align"), "useless"),
         (BOUGHT, Facts(10, 0, 0, 0, has_node=True, refusal="its kubelet refused a pod"), "useless"),
-        (BOUGHT, Facts(10, 1, 1, 1, has_node=True, reported_for=60), "helped"),
-        (BOUGHT, Facts(10, 1, 1, 0, has_node=True, reported_for=60), "taken"),
+        (BOUGHT, Facts(10, 1, 1, 1, has_node=True, reported_for=120), "helped"),
+        (BOUGHT, Facts(10, 1, 1, 0, has_node=True, reported_for=120), "taken"),
     ],
 )
 def test_the_end_of_a_placeholder(item: Placeholder, facts: Facts, outcome: str) -> None:
-    assert lifecycle.end_of(item, facts, time_limit=900, hold=60).outcome == outcome
+    assert lifecycle.end_of(item, facts).outcome == outcome

@@ -12,8 +12,7 @@ from volcano import PIPELINED, RELEASING, Volcano
 
 @pytest.fixture
 def service() -> Service:
-    # Volcano books by itself, whether reservations of answers are on or not.
-    made = Service(reservation_s=0.0)
+    made = Service()
     for name in ("n1", "n2"):
         made.report(counts(name, ("8", "8"), included=()))
     return made
@@ -162,7 +161,7 @@ def test_two_evictions_make_room_for_two(volcano: Volcano, service: Service) -> 
 
 
 def test_evictions_of_pods_that_are_not_there_are_not_kept(service: Service) -> None:
-    allocations = Allocations(service.ledger, service.clock, 30.0)
+    allocations = Allocations(service.ledger, service.clock)
     service.put(pod("old", "8", node="n1"))
     for uid in ("uid-old", *(f"made-up-{number}" for number in range(100))):
         allocations.evict(uid, "n1")

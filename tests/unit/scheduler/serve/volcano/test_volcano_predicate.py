@@ -124,15 +124,14 @@ def test_verdicts_are_counted_by_their_words() -> None:
     assert service.answers.verdict_counts[refusals.NOT_NOW] == 3
 
 
-@pytest.mark.parametrize(("weight", "expected"), [(1, (75.0, 50.0, 0.0)), (10, (750.0, 500.0, 0.0))])
-def test_scores_are_volcanos_formula_times_the_weight(weight: int, expected: tuple[float, ...]) -> None:
+def test_scores_are_volcanos_formula_times_the_weight() -> None:
     """The example of Volcano's numa-aware plug-in: 1, 2 and 4 NUMA nodes of at most 4."""
     service = Service()
     for zones in (1, 2, 4):
         free = tuple(str(8 // zones) if at < zones else "0" for at in range(4))
         service.report(counts(f"n{zones}", free, policy="best-effort", allocatable=str(8 // zones), included=()))
-    scores = Volcano(service, weight=weight).scores(pod("p", "8"), "n1", "n2", "n4", "unknown-node")
-    assert tuple(scores[name] for name in ("n1", "n2", "n4")) == expected
+    scores = Volcano(service).scores(pod("p", "8"), "n1", "n2", "n4", "unknown-node")
+    assert tuple(scores[name] for name in ("n1", "n2", "n4")) == (750.0, 500.0, 0.0)
     assert scores["unknown-node"] == 0.0
 
 
@@ -142,12 +141,12 @@ def test_a_node_on_which_the_pod_does_not_fit_scores_nothing() -> None:
     assert Volcano(service).scores(pod("p", "4"), "full") == {"full": 0.0}
 
 
-def test_another_strategy_scores_from_0_to_100() -> None:
+def test_another_strategy_scores_from_0_to_1000() -> None:
     service = Service()
     for name, free in (("empty", "8"), ("half", "4")):
         service.report(counts(name, free, included=()))
     scores = Volcano(service, strategy="LeastAllocated").scores(pod("p", "2"), "empty", "half")
-    assert 100 >= scores["empty"] > scores["half"] >= 0
+    assert 1000 >= scores["empty"] > scores["half"] >= 0
 
 
 def test_pods_that_volcano_asks_about_are_kept_within_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

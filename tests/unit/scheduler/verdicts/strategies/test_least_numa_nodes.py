@@ -28,11 +28,6 @@ def test_in_scope_pod_all_containers_count_together() -> None:
     assert scores("LeastNUMANodes", candidates) == [8200, 9400]
 
 
-def test_a_nodes_own_limit_comes_before_the_settings() -> None:
-    candidates = candidates_of(*[[{"cpu": 4}, {"cpu": 4}]] * 2, containers=[{"cpu": 1}], masks=[[1, 3]])
-    assert scores("LeastNUMANodes", replace(candidates, max_numa_nodes=16), max_numa_nodes=2) == [9700, 9100]
-
-
 @pytest.mark.parametrize(
     ("numbers", "expected"), [(1, [9400, 8800]), (2, [8200, 7600]), (4, [5800, 5200]), (8, [1000, 400])]
 )
@@ -48,27 +43,17 @@ def test_each_numa_node_costs_a_step_and_distance_half_a_step(numbers: int, expe
 
 
 @pytest.mark.parametrize(
-    ("limit", "expected"), [(2, [7500, 2500]), (1, [5000, 0]), (16, [9700, 9100]), (64, [9900, 9800])]
+    ("limit", "expected"),
+    [(0, [9400, 8200]), (8, [9400, 8200]), (2, [7500, 2500]), (1, [5000, 0]), (16, [9700, 9100]), (64, [9900, 9800])],
 )
-def test_the_limit_is_a_setting(limit: int, expected: list[int]) -> None:
+def test_the_limit_is_the_nodes_own_or_the_kubelets_default(limit: int, expected: list[int]) -> None:
     candidates = candidates_of(*[[{"cpu": 4}, {"cpu": 4}]] * 2, containers=[{"cpu": 1}], masks=[[1, 3]])
-    assert scores("LeastNUMANodes", candidates, max_numa_nodes=limit) == expected
+    assert scores("LeastNUMANodes", replace(candidates, max_numa_nodes=limit)) == expected
 
 
-@pytest.mark.parametrize(
-    ("by_option", "prefers_near", "expected"),
-    [
-        pytest.param(False, False, [9400, 8200, 7600], id="as in the code of scheduler-plugins"),
-        pytest.param(True, True, [9400, 8200, 7600], id="the kubelet has the option"),
-        pytest.param(True, False, [9400, 7600, 7600], id="a kubelet without the option; a NUMA node alone is near"),
-    ],
-)
-def test_distance_by_option_counts_only_where_kubelets_prefer_near_numa_nodes(
-    by_option: bool, prefers_near: bool, expected: list[int]
-) -> None:
+def test_distance_counts_on_every_node_as_in_the_code_of_scheduler_plugins() -> None:
     candidates = candidates_of(*[[{"cpu": 4}] * 4] * 3, containers=[{"cpu": 1}], masks=[[1, 3, 5]], distances=SQUARE)
-    candidates = replace(candidates, prefers_near=prefers_near)
-    assert scores("LeastNUMANodes", candidates, distance_by_option=by_option) == expected
+    assert scores("LeastNUMANodes", candidates) == [9400, 8200, 7600]
 
 
 def test_a_pod_without_numa_resources_gets_100() -> None:
@@ -78,7 +63,7 @@ def test_a_pod_without_numa_resources_gets_100() -> None:
 
 def test_too_many_combinations_are_not_enumerated() -> None:
     candidates = candidates_of([{"cpu": 4}] * 34, containers=[{"cpu": 60}], masks=[[(1 << 17) - 1]])
-    assert scores("LeastNUMANodes", candidates, max_numa_nodes=34) == [100 * (100 - 17 * 2)]
+    assert scores("LeastNUMANodes", replace(candidates, max_numa_nodes=34)) == [100 * (100 - 17 * 2)]
 
 
 def brute_force(distances: list[list[int]], placed: list[int]) -> int:
