@@ -61,7 +61,7 @@ _DRIFT_INTERVAL_S = 300.0
 # The rest is for a busy machine.
 _LONGEST_SYNC_S = 2 * PODRESOURCES_S + 2 * CONFIGZ_S + 5 * API_S + 60
 # Readiness: the longest time since the node was last seen.
-_UNSEEN_S = 30.0
+_UNSEEN_S = 3 * _INTERVAL_S + 30
 # All clients of a kubelet share a hundred podresources calls a second; the exporter takes at most twenty of them.
 _SYNCS_PER_SECOND = 10.0
 _SYNCS_AT_ONCE = 5

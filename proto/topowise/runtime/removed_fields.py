@@ -74,7 +74,7 @@ REMOVED: Final[Mapping[str, Mapping[str, str]]] = {
         "leaderElection.leaseName": "always `topowise-scheduler-requeue`",
         "leaderElection.leaseNamespace": "the own namespace; in static pods $POD_NAMESPACE, of `metadata.namespace`",
         "leaderElection.identity": "the host name with a random suffix",
-        "volcano.weight": "always 10; to have no scores, omit `extender.prioritizeVerb` in Volcano's configuration",
+        "volcano.weight": "always 10; to have no scores, omit `prioritizeVerb` of its extender plug-in",
         "ui.decisions": "always 200",
         "defragmenter": (
             "`kubectl topowise defrag` names the pods to evict, also as JSON; a pod that must not wait takes the "

@@ -25,6 +25,7 @@ import topowise_exporter.__main__
 import topowise_scheduler.__main__
 from topowise import cpuset, pods
 from topowise.runtime.config import Configuration, load
+from topowise.runtime.removed_fields import REMOVED
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.metrics import Metrics
 from topowise_scheduler.configuration import SchedulerConfiguration
@@ -231,6 +232,8 @@ def test_the_glossary_has_no_word_that_nothing_uses() -> None:
 @every_page
 def test_options_that_pages_name_exist(page: Path) -> None:
     options = re.findall(r"^\| `([\w.]+)` \|", (DOCS / "reference/configuration.md").read_text(), re.MULTILINE)
+    if page == DOCS / "how-to/upgrade.md":
+        options += [path for fields in REMOVED.values() for path in fields]
     sections = {option.partition(".")[0] for option in options if "." in option}
     for text in inline(page):
         if re.fullmatch(rf"(?:{'|'.join(sections)})\.[\w.]+", text) and not text.endswith(".py"):

@@ -190,3 +190,16 @@ def test_a_rotated_token_is_read_again_after_a_minute_or_when_refused(tmp_path: 
     # A file that vanishes leaves the old token in use.
     path.unlink()
     assert token.read(renew=True) == "three"
+
+
+def test_the_own_namespace_is_the_variables_or_the_service_accounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "namespace").write_text("of-the-account\n")
+    monkeypatch.setenv(credentials.NAMESPACE, "of-the-variable")
+    assert credentials.own_namespace(tmp_path) == credentials.needed_namespace("steering") == "of-the-variable"
+    monkeypatch.delenv(credentials.NAMESPACE)
+    assert credentials.own_namespace(tmp_path) == "of-the-account"
+    monkeypatch.setattr(credentials, "own_namespace", lambda: "")
+    with pytest.raises(ConfigError, match=r"leaderElection: needs the own namespace.*\$POD_NAMESPACE"):
+        credentials.needed_namespace("leaderElection")

@@ -69,7 +69,7 @@ def figures(kubelet: Kubelet) -> dict[str, Figure]:
 
 def pods(*waiting: dict[str, Any]) -> dict[str, PodRequests]:
     records = Records()
-    return {pod["metadata"]["name"]: records.requests(decoded(pod))[0] for pod in waiting}
+    return {pod["metadata"]["name"]: records.requests(decoded(pod)) for pod in waiting}
 
 
 def spread(**changed: Any) -> Kubelet:
@@ -186,7 +186,7 @@ def test_the_most_frequent_pods_represent_the_waiting_pods() -> None:
         return [(f"p{count}-{number}", requests) for number in range(count) for requests in kinds[str(count)]]
 
     records = Records()
-    kinds = {str(count): [records.requests(decoded(guaranteed("p", cpu=str(count))))[0]] for count in range(1, 11)}
+    kinds = {str(count): [records.requests(decoded(guaranteed("p", cpu=str(count))))] for count in range(1, 11)}
     waiting = [pod for count in range(1, 11) for pod in named(count)]
     assert list(fragmentation.most_frequent(waiting)) == [f"p{count}-0" for count in range(10, 2, -1)]
 
