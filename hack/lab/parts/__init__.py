@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lab.cluster import Lab
-from lab.parts import claims, disturbing, living, observing, steered_binds, steered_faults, waits
+from lab.parts import claims, disturbing, living, observing, steered_binds, steered_faults
 from lab.results import Part
 
 Run = Callable[[Lab], Part]
@@ -32,7 +32,6 @@ AFTER: Final[dict[str, Run]] = {
     "rejoin": disturbing.rejoin,
     "steered-binds": steered_binds.steered_binds,
     "steered-faults": steered_faults.steered_faults,
-    "waits": waits.waits,
     "claims": claims.claims,
 }
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
-from lab import series, truth
+from lab import series
 from lab.api import NODES, PODS, Json, Watch, wait
 from lab.chart import LEASES
 from lab.cluster import Lab, is_refused
@@ -68,7 +68,9 @@ class Steered:
 
     def free(self, numa: int) -> int:
         """Returns the number of CPUs that pods can have."""
-        return capacity(numa, self._numa[numa]) - sum(size for at, size in self._required.values() if at == numa)
+        # A CPU is reserved, and a CPU is left to the pods that have no CPUs of their own.
+        capacity = len(self._numa[numa].cpus) - (2 if numa == 0 else 0)
+        return capacity - sum(size for at, size in self._required.values() if at == numa)
 
     def expect(self, name: str, created: float) -> None:
         """Waits until the kubelet has decided about the pod, and counts where the pod is."""
@@ -126,12 +128,6 @@ class Steered:
         refused = [name for name in names if is_refused(self._lab.pods.objects.get(name, {}))]
         self.problems += [f"{name}: {self._lab.pods.objects[name]['status'].get('message')}" for name in refused]
         return len(refused)
-
-
-def capacity(numa: int, node: truth.Node) -> int:
-    """Returns the number of CPUs that pods can have on a NUMA node."""
-    # A CPU is reserved, and a CPU is left to the pods that have no CPUs of their own.
-    return len(node.cpus) - (2 if numa == 0 else 0)
 
 
 def marked(

@@ -68,6 +68,11 @@ def of_page(site: Site, page: Page, form: Form, include: str) -> web.Response:
     if form == "table":
         objects = (revision.object for revision in page.revisions)
         return json_response(tables.table(site, objects, metadata, include=include))
+    if form == "partial":
+        items = [tables.partial(revision.object) for revision in page.revisions]
+        return json_response(
+            {"kind": "PartialObjectMetadataList", "apiVersion": tables.META_V1, "metadata": metadata, "items": items}
+        )
     head = {"kind": site.resource.kind_of_list, "apiVersion": site.api_version, "metadata": metadata}
     return json_response(b'%b,"items":[%b]}' % (_encode(head)[:-1], b",".join(_items(site, page.revisions))))
 

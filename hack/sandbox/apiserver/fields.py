@@ -171,3 +171,18 @@ def from_v1(fields: Json) -> FieldSet:
     for step, inner in fields.items():
         descend(inner, (step,))
     return frozenset(paths)
+
+
+def to_text(path: Path) -> str:
+    """Returns a path as conflict messages print it: `.spec.containers[name="a"].image`."""
+    text = ""
+    for step in path:
+        kind, _, rest = step.partition(":")
+        if kind == "f":
+            text += f".{rest}"
+        elif kind == "k":
+            decoded = msgspec.json.decode(rest)
+            text += "[" + ",".join(f"{key}={json.dumps(value)}" for key, value in decoded.items()) + "]"
+        else:
+            text += f"[={rest}]"
+    return text

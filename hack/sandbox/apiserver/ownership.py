@@ -113,12 +113,28 @@ def apply(live: Json, config: Json, writer: Writer, rules: Rules, *, force: bool
 
 
 def _conflict(contested: list[tuple[Json, list[Path]]]) -> StatusError:
-    """Names the managers; a real server also names each field in its message."""
-    managers = [f'conflict with "{entry.get("manager", "")}"' for entry, _ in contested]
-    causes = [{"reason": "FieldManagerConflict", "message": text} for text in managers]
-    number = sum(len(paths) for _, paths in contested)
-    text = f"Apply failed with {number} conflict{'s' if number > 1 else ''}: {', '.join(managers)}"
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {_name(entry)}", "field": fields.to_text(path)}
+        for entry, paths in contested
+        for path in paths
+    ]
+    if len(causes) == 1:
+        text = f"Apply failed with 1 conflict: {causes[0]['message']}: {causes[0]['field']}"
+    else:
+        text = f"Apply failed with {len(causes)} conflicts: " + "\n".join(
+            f"conflicts with {_name(entry)}:\n" + "\n".join(f"- {fields.to_text(path)}" for path in paths)
+            for entry, paths in contested
+        )
     return StatusError(409, "Conflict", text, {"causes": causes})
+
+
+def _name(entry: Json) -> str:
+    name = f'"{entry.get("manager", "")}"'
+    if entry.get("subresource"):
+        name += f' with subresource "{entry["subresource"]}"'
+    if entry.get("operation") == "Update":
+        name += f" using {entry.get('apiVersion')} at {entry.get('time')}"
+    return name
 
 
 def _merge(live: Any, config: Any, names: Path, rules: Rules) -> Any:

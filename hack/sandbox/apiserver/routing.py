@@ -9,7 +9,7 @@ from sandbox.apiserver.errors import StatusError, method_not_allowed, no_such_ro
 from sandbox.apiserver.resources import Catalog, Resource
 from sandbox.apiserver.strategy import Site
 
-Form = Literal["object", "table"]
+Form = Literal["object", "table", "partial"]
 
 _COLLECTION_VERBS: Final = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 _OBJECT_VERBS: Final = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -99,7 +99,11 @@ def form_of(accept: str, *, is_printed: bool) -> Form:
         form = parameters.get("as")
         if form is None:
             return "object"
-        if form == "Table" and parameters.get("g") == "meta.k8s.io" and parameters.get("v") == "v1" and is_printed:
-            return "table"
+        if parameters.get("g") == "meta.k8s.io" and parameters.get("v") == "v1":
+            if form == "Table" and is_printed:
+                return "table"
+            # Of lists alone.
+            if form == "PartialObjectMetadataList":
+                return "partial"
     message = "only the following media types are accepted: application/json"
     raise StatusError(406, "NotAcceptable", message)

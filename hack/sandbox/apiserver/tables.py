@@ -1,4 +1,4 @@
-"""`as=Table`: the server-side half of `kubectl get`.
+"""`as=Table`: the server-side half of `kubectl get`, and `as=PartialObjectMetadataList`.
 
 kubectl prints what the server tells it to print, so a CRD's additionalPrinterColumns are only as good as their table.
 Faithful to apiextensions' tableconvertor down to what surprises: of a path with several results only the *first* is
@@ -30,7 +30,7 @@ def table(
         obj = strategy.in_version(site, item)
         row: Json = {"cells": _cells(site, obj, now)}
         if include == "Metadata":
-            row["object"] = {"kind": "PartialObjectMetadata", "apiVersion": META_V1, "metadata": obj["metadata"]}
+            row["object"] = partial(obj)
         elif include == "Object":
             row["object"] = obj
         rows.append(row)
@@ -41,6 +41,11 @@ def table(
         "columnDefinitions": [column.definition() for column in columns] if headers else None,
         "rows": rows,
     }
+
+
+def partial(obj: Json) -> Json:
+    """Returns the object's metadata as an object of its own."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": META_V1, "metadata": obj["metadata"]}
 
 
 def is_printed(resource: Resource) -> bool:

@@ -153,7 +153,7 @@ class Stream:
         return b'{"type":"%b","object":%b}\n' % (kind.encode(), body)
 
     def _object(self, revision: Revision) -> bytes:
-        if self._options.form == "object":
+        if self._options.form != "table":
             return answers.body_of(self._site, revision)
         headers, self._headers_sent = not self._headers_sent, True
         metadata = {"resourceVersion": str(revision.number)}
