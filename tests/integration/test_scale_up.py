@@ -67,14 +67,7 @@ class Cluster:
     def start(self) -> None:
         """A new leader, with no memory of the last leader."""
         service = self.service
-        demand = Demand(
-            self.api,
-            service.ledger,
-            service.answers,
-            service.view,
-            patience=self.settings.patience,
-            clock=service.clock,
-        )
+        demand = Demand(self.api, service.view, patience=self.settings.patience, clock=service.clock)
         self.workloads = WorkloadPods(patience=self.settings.patience, clock=service.clock)
         self.leader = ScaleUp(
             self.api,

@@ -5,27 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
 from topowise_scheduler.explain import explanation, numa_placement
-from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.overlay import Overlay, Unfit
 
 MOST: Final = 1000
 """Copies tried on a node: more than any kubelet takes (maxPods), which is not known of every node."""
 _NO_FURTHER: Final = f"not tried beyond {MOST}"
-
-
-Affinity = Callable[[Sequence[Kubelet], Sequence[str]], str]
-"""Why the devices of a node in these states do not suit the next copy beside these copies (uids), "" if they do."""
-
-
-def _anywhere(_states: Sequence[Kubelet], _copies: Sequence[str]) -> str:
-    return ""
 
 
 class Room(msgspec.Struct, frozen=True, rename="camel"):
@@ -44,57 +34,51 @@ class Room(msgspec.Struct, frozen=True, rename="camel"):
 class Filling:
     """A node that is filled with copies. `limit` is the reason for the end, "" before the end.
 
-    `states` are all possible states of the node, which `add` changes. `by_sums` is the number of copies that node
-    allocatable has room for, and the reason for the end.
+    `by_sums` is the number of copies that node allocatable has room for, and the reason for the end. A node with a
+    `limit` needs no pod.
     """
 
     def __init__(
         self,
         node: str,
-        record: PodRecord,
-        states: Sequence[Kubelet] = (),
+        record: PodRecord | None = None,
+        overlay: Overlay | None = None,
         by_sums: tuple[int, str] | None = None,
         *,
         is_exact: bool = False,
         count: int = 0,
         limit: str = "",
-        affinity: Affinity = _anywhere,
     ) -> None:
         self.node = node
         self.count = count
         self.first = "-"
         self.limit = limit
-        self._record = record
-        self._states = states
+        self._record, self._overlay = record, overlay
         self._most, self._last = by_sums if by_sums is not None and by_sums[0] <= MOST else (MOST, _NO_FURTHER)
         self._is_exact = is_exact
-        self._affinity = affinity
 
     def add(self) -> bool:
         """Admits another copy; False if it does not fit."""
         if not self.limit and self.count >= self._most:
             self.limit = self._last
-        if self.limit:
+        if self.limit or self._record is None or self._overlay is None:
             return False
-        copies = [f"\0copy/{number}" for number in range(self.count + 1)]
-        copy = msgspec.structs.replace(self._record, uid=copies.pop())
-        self.limit = self._affinity(self._states, copies)
-        if self.limit:
+        placed = self._overlay.place(self._record, self.node)
+        if isinstance(placed, Unfit):
+            self.limit = self._explained(placed)
             return False
-        placed_states = []
-        for state in self._states:
-            view = copy.view(state)
-            admission, after = trial(state, view)
-            placed_states.append(after)
-            if not admission.admitted:
-                precision = "exact" if self._is_exact else "counts"
-                self.limit = explanation.explain(self.node, state, view, precision=precision).text
-                return False
-        self._states = placed_states
+        self._overlay = placed.overlay
         if not self.count:
-            self.first = numa_placement.in_words(numa_placement.of(self._states[0], copy.uid, is_exact=self._is_exact))
+            copy = numa_placement.of(placed.state, placed.record.uid, is_exact=self._is_exact)
+            self.first = numa_placement.in_words(copy)
         self.count += 1
         return True
+
+    def _explained(self, unfit: Unfit) -> str:
+        if unfit.state is None or unfit.record is None:
+            return unfit.words
+        view, precision = unfit.record.view(unfit.state), "exact" if self._is_exact else "counts"
+        return explanation.explain(self.node, unfit.state, view, precision=precision).text
 
     def room(self) -> Room:
         """The result so far. Without a limit at least a copy fits: the verdict came before the first copy."""

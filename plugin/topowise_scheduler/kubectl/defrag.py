@@ -40,7 +40,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     running = [(pod_, record) for pod_ in known.pods if (record := known.records.record(pod_)).stage == "assigned"]
     movable, not_movable = defrag.sort(running, known.budgets, pod.spec.priority or 0)
     count = workload.count if options.count is None else options.count
-    plan = defrag.plan(known.answers, known.view, pod, count, movable, options.max_moves, progress=Progress())
+    plan = defrag.plan(known.trial, pod, count, movable, options.max_moves, progress=Progress())
     notes += [f"note: {len(movable)} of {plural(len(running), 'pod')} may be moved{_not(not_movable)}"]
     status = 1 if plan.why else 0
     document = _document(workload, count, plan, not_movable)

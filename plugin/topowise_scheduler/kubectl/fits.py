@@ -24,7 +24,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
     known, workloads, notes = cluster.open_with_manifests(options)
     notes += not_looked_at(workloads)
-    nodes = selection.labelled(known.view.names, options.selector, known.nodes)
+    nodes = selection.labelled(known.trial.names, options.selector, known.nodes)
     texts: list[list[Line]] = []
     documents: list[dict[str, Any]] = []
     status = 0
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         documents.append(_document(workload, rooms, total))
         text = _text(workload, rooms, total, console, options)
         if not total:
-            text += ["", f"Next step: {waiting_pod(known.view, known.view.record(workload.numbered(0))).next_step}"]
+            text += ["", f"Next step: {waiting_pod(known.view, known.trial.record(workload.numbered(0))).next_step}"]
         texts.append(text)
     body = json_output.printed(
         options.output,

@@ -41,7 +41,7 @@ class Leader:
     def __init__(self, core: Core) -> None:
         self._core = core
         chosen = core.settings.nominator
-        cluster = Cluster(core.ledger, core.answers, core.nodes, core.view.requested, chosen.preferences == "respect")
+        cluster = Cluster(core.ledger, core.answers, core.nodes, core.trial.requested, chosen.preferences == "respect")
         self._decisions = Decisions(cluster, clock.monotonic, when=chosen.when, ahead=chosen.ahead)
         self._elector: Elector | None = None
         settings = core.settings
@@ -53,9 +53,7 @@ class Leader:
 
     def _admission_checks(self) -> AdmissionChecks:
         core, settings = self._core, self._core.settings.kueue
-        fitting = FitTogetherService(
-            core.ledger, core.answers, core.view, most_reserved=settings.most_reserved, setting="kueue.mostReserved"
-        )
+        fitting = FitTogetherService(core.trial, most_reserved=settings.most_reserved, setting="kueue.mostReserved")
         return AdmissionChecks(
             core.api.fenced(self._may_write),
             core.ledger,
@@ -104,7 +102,7 @@ class Leader:
     def _enabled_controllers(self) -> dict[str, Work]:
         core, settings = self._core, self._core.settings
         api, ledger, answers = core.api.fenced(self._may_write), core.ledger, core.answers
-        alignment = AlignmentPreemption(ledger, answers, core.view, core.budgets)
+        alignment = AlignmentPreemption(core.trial, core.budgets)
         interval, per_second = settings.requeue.interval, settings.requeue.per_second
         requeuer = Requeuer(
             api, ledger, answers.fits, interval=interval, per_second=per_second, prepare=answers.fitting
@@ -117,7 +115,7 @@ class Leader:
 
         def scale_up() -> Coroutine[Any, Any, None]:
             chosen = settings.scale_up
-            demand = Demand(api, ledger, answers, core.view, patience=chosen.patience)
+            demand = Demand(api, core.view, patience=chosen.patience)
             return ScaleUp(
                 api,
                 ledger,
@@ -131,9 +129,7 @@ class Leader:
                 not_ready=self._undecided,
             ).run()
 
-        guard = ScaleDownGuard(
-            api, ledger, answers, core.view, core.nodes, settings.scale_down_guard, not_ready=core.not_synced
-        )
+        guard = ScaleDownGuard(api, core.trial, settings.scale_down_guard, not_ready=core.not_synced)
         controllers: dict[str, tuple[bool, Work]] = {
             "requeue": (settings.requeue.enabled, requeuer.run),
             "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, core.view).run),

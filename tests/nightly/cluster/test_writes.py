@@ -477,7 +477,7 @@ class Acting:
         """Requests a node, attributes it, and ends and deletes the placeholder."""
         service, later = self.service, 0.0
         ledger, settings = service.ledger, ScaleUpSettings(enabled=True, group_labels=("pool",))
-        demand = Demand(self.api, ledger, service.answers, service.view, patience=0.0)
+        demand = Demand(self.api, service.view, patience=0.0)
         leader = ScaleUp(
             self.api,
             ledger,
@@ -548,7 +548,7 @@ class Acting:
     async def guard(self) -> None:
         service = self.service
         settings = GuardSettings(enabled=True)
-        guard = ScaleDownGuard(self.api, service.ledger, service.answers, service.view, service.nodes, settings)
+        guard = ScaleDownGuard(self.api, service.trial, settings)
         self.cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": "guarded"}})
         for is_guarded in (True, False):
             await guard._annotate("guarded", is_guarded=is_guarded)

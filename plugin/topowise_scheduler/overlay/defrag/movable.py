@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.ledger.pods.scheduling_constraints import constraints_of
 from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.verdicts.kube_scheduler import MIRROR, Pod, unexamined
 
@@ -16,10 +17,11 @@ _SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 
 class Movable(msgspec.Struct, frozen=True):
-    """A pod that may be moved; `pod` is its replacement, without a node."""
+    """A pod that may be moved; `pod` is its replacement, without a node, and `replacement` the record of that."""
 
     pod: Pod
     record: PodRecord
+    replacement: PodRecord
 
     @property
     def uid(self) -> str:
@@ -42,7 +44,11 @@ def sort(pods: Iterable[tuple[Pod, PodRecord]], budgets: Budgets, priority: int)
             continue
         metadata = msgspec.structs.replace(pod.metadata, uid="")
         spec = msgspec.structs.replace(pod.spec, nodeName="")
-        movable.append(Movable(msgspec.structs.replace(pod, metadata=metadata, spec=spec, status=None), record))
+        unbound = msgspec.structs.replace(pod, metadata=metadata, spec=spec, status=None)
+        replacement = msgspec.structs.replace(
+            record, uid="", node="", nominated="", steered=None, constraints=constraints_of(spec)
+        )
+        movable.append(Movable(unbound, record, replacement))
     return movable, skipped
 
 

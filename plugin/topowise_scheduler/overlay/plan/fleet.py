@@ -79,7 +79,7 @@ class Fleet:
     def __init__(self, ledger: SimulatedLedger, scheduler: Scheduler, *, is_steering: bool = True) -> None:
         self.ledger = ledger
         self.scheduler = scheduler
-        self.names = ledger.view.names
+        self.names = ledger.trial.names
         self.kubelet_refusals = 0
         """Pods that a kubelet refused after a scheduler had sent them."""
         self._is_steering = is_steering
@@ -87,9 +87,8 @@ class Fleet:
         self._index = {name: at for at, name in enumerate(self.names)}
         self._all = np.arange(len(self.names))
         self._rows = ledger.answers.engine.rows(self.names)
-        opposition = ledger.view.opposition
-        self.nodes = [opposition.node(name) for name in self.names]
-        self._knows_nodes = opposition.is_known
+        self.nodes = [ledger.trial.node(name) for name in self.names]
+        self._knows_nodes = len(ledger.trial.nodes) > 0
         self.sums = Sums(self.nodes)
         for at, name in enumerate(self.names):
             node_state = self._states.of(name)
@@ -101,7 +100,7 @@ class Fleet:
 
     def kind(self, pod: Pod) -> Kind:
         """Returns the kind of a pod. Raises ParseError for a pod that cannot be read."""
-        record = self.ledger.view.record(pod)
+        record = self.ledger.trial.record(pod)
         constraints = record.constraints
         # Terms about other pods select them by namespace and labels.
         key = record.pod_class, record.is_too_large, record.namespace, tuple(sorted(record.labels.items()))

@@ -43,13 +43,13 @@ def service() -> Service:
 def explained(service: Service, candidate: Pod) -> dict[str, tuple[str, str]]:
     return {
         explanation.node: (explanation.verdict, explanation.text)
-        for explanation in service.view.explanations(candidate, service.view.names)
+        for explanation in service.view.explanations(candidate, service.trial.names)
     }
 
 
 def filled(service: Service, candidate: Pod) -> dict[str, int]:
     counted = {}
-    for filling in service.view.fillings(candidate, service.view.names):
+    for filling in service.view.fillings(candidate, service.trial.names):
         while filling.add():
             pass
         counted[filling.node] = filling.room().count
@@ -119,7 +119,7 @@ def test_refusing_nodes_are_not_scored(service: Service) -> None:
     alone = {explanation.node: explanation.score for explanation in service.view.explanations(pod_object(), names)}
     among = {
         explanation.node: explanation.score
-        for explanation in service.view.explanations(pod_object(), service.view.names)
+        for explanation in service.view.explanations(pod_object(), service.trial.names)
     }
     assert alone == {"good": 5, "gpu": 10, "virtual": 0}
     assert {name: among[name] for name in names} == alone

@@ -405,7 +405,8 @@ def test_a_waiting_pod_has_the_same_answer_everywhere(title: str) -> None:
     assert re.search(case.step, seen.next_step), seen
     assert seen.fits == len(takes)
     # kube-scheduler sends the nodes that pass its own filters.
-    sent = [name for name, refusal in service.view.against(candidate, names).items() if refusal is None]
+    trial = service.trial
+    sent = [name for name, refusal in trial.refusals(trial.record(candidate), names) if refusal is None]
     assert set(service.fits(case.pod, *sent)) == takes
     counted = {}
     for filling in service.view.fillings(candidate, names):

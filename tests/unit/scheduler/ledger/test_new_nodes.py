@@ -83,14 +83,14 @@ class TestANewNode:
 def test_the_first_pod_of_an_exporter_is_a_change() -> None:
     service = Service(exporters=ExporterSettings())
     service.join("n2")
-    changes = service.view.changes
+    changes = service.trial.changes
     assert service.fits(pod("a", "2"), "n2") == ["n2"]
     service.put_exporter("n2")
     assert service.fits(pod("a", "2"), "n2") == []
-    assert service.view.changes != changes
-    changes = service.view.changes
+    assert service.trial.changes != changes
+    changes = service.trial.changes
     service.put_exporter("n2", ready=False)
-    assert service.view.changes == changes
+    assert service.trial.changes == changes
 
 
 class TestNodesWithoutAnExporter:

@@ -41,7 +41,7 @@ def test_pods_fit_together_on_the_numa_nodes_that_they_require() -> None:
     def placed(*numa_nodes: int) -> list[tuple[str, int | None]]:
         service = made()
         pods = [decoded(requiring(f"p{at}", numa, "2")) for at, numa in enumerate(numa_nodes)]
-        placer = GroupPlacer(service.answers, service.view, pods, ["n1"])
+        placer = GroupPlacer(service.trial, pods, ["n1"])
         for _ in placer.steps():
             pass
         return [(placement.node, placement.record.steered) for placement in placer.placement.placements]

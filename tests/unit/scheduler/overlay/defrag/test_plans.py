@@ -55,7 +55,7 @@ class Clusters:
 
     def plan(self, wanted: dict[str, Any], count: int = 1, most: int = 3, budgets: Budgets | None = None) -> Plan:
         movable, _ = self.movable(budgets)
-        return defrag.plan(self.service.answers, self.service.view, asked(wanted), count, movable, most)
+        return defrag.plan(self.service.trial, asked(wanted), count, movable, most)
 
 
 def typed(document: dict[str, Any]) -> pods.Pod:

@@ -1,0 +1,63 @@
+"""The nodes that may take the pods of a class, the best first: verdicts and scores are made once for all copies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Mapping
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from topowise_scheduler.ledger.answers import Question
+from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.overlay.overlay import Overlay, Placement
+from topowise_scheduler.overlay.trial import Trial
+from topowise_scheduler.verdicts.engine import Outcome
+
+FULL: Final = "taken by the pods before it"
+
+
+class Candidates:
+    """The candidates for the pod of a question, from the engine's arrays.
+
+    A node that has refused a copy is not asked again: nothing may be removed between two calls of `placing`. Nodes
+    without a report do not count, because what their kubelets can align is not known.
+    """
+
+    def __init__(self, cluster: Trial, question: Question) -> None:
+        self.record = question.record
+        self._cluster = cluster
+        verdicts = cluster.answers.verdicts(question)
+        order = np.argsort(-cluster.answers.scores(question), kind="stable")
+        fits = (verdicts.outcomes == Outcome.FITS) & (question.rows >= 0)
+        self._fitting = [question.names[at] for at in order[fits[order]].tolist()]
+        resolvable = (verdicts.outcomes != Outcome.UNRESOLVABLE)[order]
+        self._resolvable = [question.names[at] for at in order[resolvable].tolist()]
+        texts = [verdicts.text(at) for at in np.flatnonzero(~fits).tolist()]
+        self.refusals = Counter(text or "not reported" for text in texts)
+        """The refusals so far, by their words."""
+        # The best node is the last.
+        self._left = self._fitting[::-1]
+
+    def placing(self, overlay: Overlay, record: PodRecord) -> Generator[None, None, Placement | None]:
+        """Places a copy on the best node that takes it, and returns None if there is none. Tries one node a step."""
+        while self._left:
+            placed = overlay.place(record, self._left[-1])
+            if isinstance(placed, Placement):
+                return placed
+            self._left.pop()
+            self.refusals[FULL if placed.check == "kubelet" else placed.words] += 1
+            yield
+        return None
+
+    @cached_property
+    def possible(self) -> Mapping[str, bool]:
+        """The nodes that no taint, selector or gate keeps the pod from, and whether they take it as they are; other
+        nodes may take it once pods have left."""
+        fitting = frozenset(self._fitting)
+        return {
+            name: refusal is None and name in fitting
+            for name, refusal in self._cluster.refusals(self.record, self._resolvable)
+            if refusal is None or refusal.verdict == "not now"
+        }
