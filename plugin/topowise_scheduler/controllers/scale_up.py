@@ -224,11 +224,7 @@ class ScaleUp:
             if (profile := await self._profile(group, members)) is not None:
                 profiles[group] = profile
         ordered = sorted(profiles.values(), key=_size)
-        coming = [
-            packing.empty_node(profiles[group], is_coming=True)
-            for group in self._coming(known, groups)
-            if group in profiles
-        ]
+        coming = [packing.empty_node(profiles[group]) for group in self._coming(known, groups) if group in profiles]
         turns = {record.uid: turn for turn, record in enumerate(wanted)}
         requests: list[tuple[int, str, Sequence[PlannedNode]]] = []
         for records in units(wanted):
@@ -298,7 +294,7 @@ class ScaleUp:
             return False
         if not record.affinity_terms:
             return True
-        return not self._answers.affinity_refusal(record, profile.source, profile.kubelets)
+        return not self._answers.affinity_refusal(record, profile.source, profile.empty.states)
 
     async def _create(self, planned: PlannedNode, known: Sequence[Placeholder], members: Sequence[Node]) -> Placeholder:
         """Creates the placeholder for a node, visible for autoscalers only after its nodes are excluded."""
@@ -355,7 +351,7 @@ def _is_added_after(placeholder: Placeholder, node: Node) -> bool:
 
 def _size(profile: Profile) -> tuple[int, int, int, GroupLabels]:
     """Orders groups: the fewest kinds of devices first, then the smallest nodes."""
-    allocatable = profile.node.allocatable
+    allocatable = profile.allocatable
     devices = sum("/" in resource and amount > 0 for resource, amount in allocatable.items())
     return devices, allocatable.get("cpu", 0), allocatable.get("memory", 0), profile.group
 

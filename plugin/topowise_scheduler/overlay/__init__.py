@@ -8,7 +8,7 @@ Nothing here changes the ledger, and nothing makes words for people but those th
 """
 
 from topowise_scheduler.overlay.candidates import Candidates
-from topowise_scheduler.overlay.overlay import NodeCopy, Overlay, Placement, Unfit
+from topowise_scheduler.overlay.overlay import NodeCopy, Overlay, Placement, Unfit, steered
 from topowise_scheduler.overlay.trial import Trial, class_of, spec_of
 
-__all__ = ["Candidates", "NodeCopy", "Overlay", "Placement", "Trial", "Unfit", "class_of", "spec_of"]
+__all__ = ["Candidates", "NodeCopy", "Overlay", "Placement", "Trial", "Unfit", "class_of", "spec_of", "steered"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
-from typing import Final, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -26,8 +26,6 @@ from topowise_scheduler.verdicts.kube_scheduler import Node, lacks_devices
 
 Check = Literal["amounts", "kube-scheduler", "gates", "claims", "kubelet", "affinity"]
 Devices: TypeAlias = Sequence[DeviceRequestAllocationResult]
-
-_UNREADABLE: Final = "the requests of the pod cannot be read"
 
 
 class Unfit(msgspec.Struct, frozen=True):
@@ -75,7 +73,7 @@ class NodeCopy(msgspec.Struct, frozen=True):
         unless kube-scheduler's own checks or the kubelet refuse it."""
         assert self.node is not None
         if record.needs is None:
-            return Unfit("amounts", record.problem or _UNREADABLE)
+            return _unreadable(record)
         refusal = kube_scheduler.refusal(self.node, spec_of(record), record.needs, self.requested)
         if refusal is not None:
             return Unfit("kube-scheduler", refusal.words, refusal.text)
@@ -146,7 +144,7 @@ class Overlay:
     def place(self, record: PodRecord, name: str, uid: str = "") -> Placement | Unfit:
         """Tries the pod on a node. `uid`: by which the pod is known here, by default a new one."""
         if record.needs is None or record.is_too_large:
-            return Unfit("amounts", record.problem or _UNREADABLE)
+            return _unreadable(record)
         copy = self.node(name, record)
         exclusion, short = self._cluster.opposition(record, name, copy.requested, copy.removed)
         refusal = exclusion or short
@@ -197,6 +195,11 @@ class Overlay:
         if expected.record is None or expected.record.steered is None:
             return self._cluster.answers.as_expected(record, name), expected.results, not devices.problem
         return expected.record, expected.results, not devices.problem
+
+
+def _unreadable(record: PodRecord) -> Unfit:
+    problem = record.problem or "the requests of the pod cannot be read"
+    return Unfit("amounts", problem, problem)
 
 
 def steered(record: PodRecord) -> PodRecord:

@@ -41,6 +41,7 @@ from topowise_scheduler.controllers.waiting_pods import CONDITION, WaitingPods
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.overlay import NodeCopy
 from topowise_scheduler.overlay.scale_up import placeholders
 from topowise_scheduler.overlay.scale_up.node_groups import Profile
 from topowise_scheduler.overlay.scale_up.packing import PlannedNode
@@ -65,6 +66,7 @@ EVERY_FEATURE = (
     "exporter.config.podPlacements=true",
     "steering.enabled=true",
 )
+EMPTY = NodeCopy((), node=Node(""))
 PODS = "/api/v1/namespaces/default/pods"
 SYSTEM = "/api/v1/namespaces/kube-system/pods"
 NODE = "/api/v1/nodes/metal-0"
@@ -144,7 +146,7 @@ def lease(name: str, metadata: Document, refusal: str = "of Leases of steering, 
 def placeholder(refusal: str, labels: Document | None = None, name: str = "", **changed: Any) -> Write:
     """A pod like a placeholder, but for these labels, this name, or these fields of its spec or its container."""
     records = [Service().put(waiting_pod("waits"))]
-    planned = PlannedNode(Profile((("pool", "a"),), Node(""), "", (), {}), (), {}, records=records)
+    planned = PlannedNode(Profile((("pool", "a"),), "", EMPTY), EMPTY, records)
     document = placeholders.document(planned, ["metal-0"], PLACEHOLDERS, "theft")
     document["metadata"]["labels"] = document["metadata"]["labels"] if labels is None else labels
     document["metadata"]["name"] = name or document["metadata"]["name"]
@@ -490,8 +492,8 @@ class Acting:
             now=lambda: time.time() + later,
         )
         record = self.record(put(self.cluster, "to-scale-up"))
-        profile = Profile((("pool", "a"),), Node(""), "metal-0", (), {})
-        planned = PlannedNode(profile, (), {}, records=[record])
+        profile = Profile((("pool", "a"),), "metal-0", EMPTY)
+        planned = PlannedNode(profile, EMPTY, [record])
         created = await leader._create(planned, [], [Node("metal-0", hostname="metal-0")])
         await leader._patch(created, placeholders.node_patch(created.uid, "metal-0", time.time()))
         await leader._patch(created, placeholders.end_patch(created.uid, "useless", "it cannot align", time.time()))

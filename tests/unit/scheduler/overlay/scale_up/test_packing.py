@@ -105,7 +105,7 @@ def test_the_selector_and_the_taints_of_the_group_count() -> None:
 def test_a_node_that_is_coming_is_filled_first() -> None:
     service = group_service("n1", running=("3", "4"))
     profile = known_profile(service)
-    coming = packing.empty_node(profile, is_coming=True)
+    coming = packing.empty_node(profile)
     plan = packing.pack(records(service, "3", "3", "3"), [profile], [coming])
     assert [record.name for record in coming.records] == ["w0", "w1"]
     assert [[record.name for record in node.records] for node in plan.new_nodes] == [["w2"]]
