@@ -1,7 +1,4 @@
-"""How many more copies of a pod a node takes: copies are admitted until the kubelet or the node's sums refuse.
-
-`Filling.add` admits a copy, so that a caller can do other work between two copies.
-"""
+"""How many more copies of a pod a node takes: copies are placed until the kubelet or the node's sums refuse."""
 
 from __future__ import annotations
 
@@ -10,77 +7,52 @@ from typing import Final
 import msgspec
 
 from topowise_scheduler.explain import explanation, numa_placement
+from topowise_scheduler.explain.node_verdicts import NodeVerdict
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay import Overlay, Unfit
+from topowise_scheduler.overlay import Overlay, Trial, Unfit
+from topowise_scheduler.verdicts import kube_scheduler
 
 MOST: Final = 1000
 """Copies tried on a node: more than any kubelet takes (maxPods), which is not known of every node."""
 _NO_FURTHER: Final = f"not tried beyond {MOST}"
+_BY_SUMS: Final = "not reported: only node allocatable was checked"
 
 
 class Room(msgspec.Struct, frozen=True, rename="camel"):
     """The number of copies that fit on a node, the NUMA nodes of the first copy, and the reason for the end.
 
-    `is_least`: the count was not finished; at least `count` copies fit.
+    `is_least` is always False: the count is always finished.
     """
 
     node: str
     count: int
-    is_least: bool
-    first: str
-    limit: str
+    is_least: bool = False
+    first: str = "-"
+    limit: str = ""
 
 
-class Filling:
-    """A node that is filled with copies. `limit` is the reason for the end, "" before the end.
-
-    `by_sums` is the number of copies that node allocatable has room for, and the reason for the end. A node with a
-    `limit` needs no pod.
-    """
-
-    def __init__(
-        self,
-        node: str,
-        record: PodRecord | None = None,
-        overlay: Overlay | None = None,
-        by_sums: tuple[int, str] | None = None,
-        *,
-        is_exact: bool = False,
-        count: int = 0,
-        limit: str = "",
-    ) -> None:
-        self.node = node
-        self.count = count
-        self.first = "-"
-        self.limit = limit
-        self._record, self._overlay = record, overlay
-        self._most, self._last = by_sums if by_sums is not None and by_sums[0] <= MOST else (MOST, _NO_FURTHER)
-        self._is_exact = is_exact
-
-    def add(self) -> bool:
-        """Admits another copy; False if it does not fit."""
-        if not self.limit and self.count >= self._most:
-            self.limit = self._last
-        if self.limit or self._record is None or self._overlay is None:
-            return False
-        placed = self._overlay.place(self._record, self.node)
+def room_on(trial: Trial, record: PodRecord, verdict: NodeVerdict) -> Room:
+    """Returns the room for copies of a pod on the node of a verdict about the pod."""
+    name, node, precision = verdict.name, trial.node(verdict.name), trial.precision(verdict.name)
+    if not verdict.takes_pod or record.needs is None:
+        return Room(name, 0, limit=verdict.reason)
+    by_sums = None if node is None else kube_scheduler.room(node, record.needs, trial.used(record, name))
+    if not precision:
+        return Room(name, by_sums[0] if by_sums else 0, limit=_BY_SUMS)
+    most, last = by_sums if by_sums is not None and by_sums[0] <= MOST else (MOST, _NO_FURTHER)
+    overlay, first = Overlay(trial), "-"
+    for count in range(most):
+        placed = overlay.place(record, name)
         if isinstance(placed, Unfit):
-            self.limit = self._explained(placed)
-            return False
-        self._overlay = placed.overlay
-        if not self.count:
-            copy = numa_placement.of(placed.state, placed.record.uid, is_exact=self._is_exact)
-            self.first = numa_placement.in_words(copy)
-        self.count += 1
-        return True
+            return Room(name, count, first=first, limit=_explained(name, placed, precision))
+        overlay = placed.overlay
+        if not count:
+            containers = numa_placement.of(placed.state, placed.record.uid, is_exact=precision == "exact")
+            first = numa_placement.in_words(containers)
+    return Room(name, most, first=first, limit=last)
 
-    def _explained(self, unfit: Unfit) -> str:
-        if unfit.state is None or unfit.record is None:
-            return unfit.words
-        view, precision = unfit.record.view(unfit.state), "exact" if self._is_exact else "counts"
-        return explanation.explain(self.node, unfit.state, view, precision=precision).text
 
-    def room(self) -> Room:
-        """The result so far. Without a limit at least a copy fits: the verdict came before the first copy."""
-        is_least = not self.limit
-        return Room(self.node, max(int(is_least), self.count), is_least, self.first, self.limit)
+def _explained(name: str, unfit: Unfit, precision: str) -> str:
+    if unfit.state is None or unfit.record is None:
+        return unfit.words
+    return explanation.explain(name, unfit.state, unfit.record.view(unfit.state), precision=precision).text

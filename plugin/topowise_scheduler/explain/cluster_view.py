@@ -13,12 +13,12 @@ import msgspec
 from topowise.bounded import Bounded, size_of_json
 from topowise.pods import Amounts
 from topowise_scheduler.explain import explanation
-from topowise_scheduler.explain.capacity import Filling
+from topowise_scheduler.explain.capacity import Room, room_on
 from topowise_scheduler.explain.explanation import NodeExplanation, Verdict
 from topowise_scheduler.explain.node_verdicts import NodeVerdict, node_verdicts
 from topowise_scheduler.kubelet import Kubelet, free_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay import Overlay, Trial
+from topowise_scheduler.overlay import Trial
 from topowise_scheduler.verdicts import kube_scheduler, refusals
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
@@ -28,7 +28,6 @@ _OTHERWISE: Final[dict[Verdict, str]] = {
     "never": "the pod would never fit otherwise",
 }
 _MOST_BYTES: Final = 8 << 20
-_BY_SUMS: Final = "not reported: only node allocatable was checked"
 
 
 class ClusterView:
@@ -90,20 +89,10 @@ class ClusterView:
         scores = self._scores(pod, names)
         return max(names, key=scores.__getitem__)
 
-    def fillings(self, pod: Pod, names: Sequence[str]) -> Iterator[Filling]:
-        """Each node, ready to be filled with copies of the pod. Nodes are independent of each other."""
-        record, overlay = self.trial.question(pod, names).record, Overlay(self.trial)
-        for verdict in self.verdicts(record, names):
-            name, precision = verdict.name, self.trial.precision(verdict.name)
-            node, by_sums = self.trial.node(name), None
-            if node is not None and record.needs is not None:
-                by_sums = kube_scheduler.room(node, record.needs, self.trial.used(record, name))
-            if not verdict.takes_pod:
-                yield Filling(name, limit=verdict.reason)
-            elif precision:
-                yield Filling(name, record, overlay, by_sums, is_exact=precision == "exact")
-            else:
-                yield Filling(name, count=by_sums[0] if by_sums else 0, limit=_BY_SUMS)
+    def rooms(self, pod: Pod, names: Sequence[str]) -> list[Room]:
+        """How many copies of the pod fit on each node. Nodes are independent of each other."""
+        record = self.trial.question(pod, names).record
+        return [room_on(self.trial, record, verdict) for verdict in self.verdicts(record, names)]
 
     def _scores(self, pod: Pod, names: Sequence[str]) -> dict[str, int]:
         """Scores of nodes on which the pod fits: kube-scheduler asks about these, and scores are spread over them."""

@@ -48,11 +48,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
 def _rooms(view: ClusterView, workload: Workload, nodes: Sequence[str]) -> Iterator[Room]:
     """The number of copies on each node; a full node has the text of `explain`."""
     pod = workload.numbered(0)
-    rooms = []
-    for filling in view.fillings(pod, nodes):
-        while filling.add():
-            pass
-        rooms.append(filling.room())
+    rooms = view.rooms(pod, nodes)
     full = [room.node for room in rooms if not room.count]
     why = {workload.node: workload.text for workload in view.explanations(pod, full)}
     return (msgspec.structs.replace(room, limit=why.get(room.node, room.limit)) for room in rooms)

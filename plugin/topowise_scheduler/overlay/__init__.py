@@ -7,8 +7,8 @@
 Nothing here changes the ledger, and nothing makes words for people but those that kube-scheduler and the gates make.
 """
 
-from topowise_scheduler.overlay.candidates import Candidates
+from topowise_scheduler.overlay.candidates import Candidates, Classes
 from topowise_scheduler.overlay.overlay import NodeCopy, Overlay, Placement, Unfit, steered
-from topowise_scheduler.overlay.trial import Trial, class_of, spec_of
+from topowise_scheduler.overlay.trial import Trial, spec_of
 
-__all__ = ["Candidates", "NodeCopy", "Overlay", "Placement", "Trial", "Unfit", "class_of", "spec_of", "steered"]
+__all__ = ["Candidates", "Classes", "NodeCopy", "Overlay", "Placement", "Trial", "Unfit", "spec_of", "steered"]

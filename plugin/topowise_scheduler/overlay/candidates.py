@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from topowise_scheduler.ledger.answers import Question
@@ -14,6 +15,7 @@ from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.overlay import Overlay, Placement
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts.engine import Outcome
+from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 FULL: Final = "taken by the pods before it"
 
@@ -61,3 +63,33 @@ class Candidates:
             for name, refusal in self._cluster.refusals(self.record, self._resolvable)
             if refusal is None or refusal.verdict == "not now"
         }
+
+
+class Classes:
+    """The candidates among these nodes by class of pods, made on demand. Raises ParseError for a pod that cannot be
+    read."""
+
+    def __init__(self, cluster: Trial, names: Sequence[str]) -> None:
+        self._cluster = cluster
+        self._names = names
+        self._candidates: dict[Hashable, Candidates] = {}
+
+    def steps(self, pod: Pod, record: PodRecord) -> Iterator[None]:
+        """Yields between the steps that `of` would take long for."""
+        if _class_of(pod, record) not in self._candidates:
+            yield from self._cluster.answers.steps(self._cluster.question(pod, self._names))
+
+    def of(self, pod: Pod, record: PodRecord) -> Candidates:
+        """Returns the candidates for pods like this pod."""
+        key = _class_of(pod, record)
+        candidates = self._candidates.get(key)
+        if candidates is None:
+            question = self._cluster.question(pod, self._names)
+            candidates = self._candidates[key] = Candidates(self._cluster, question)
+        return candidates
+
+
+def _class_of(pod: Pod, record: PodRecord) -> Hashable:
+    """Returns a key of pods that get the same answers, also if each has claims of its own from the same template."""
+    nameless = msgspec.structs.replace(record, claims=())
+    return nameless.pod_class, record.namespace, record.is_too_large, pod.spec.resourceClaims

@@ -6,7 +6,7 @@ first here, with the requests of the pods in the ledger. No question changes the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -114,9 +114,3 @@ class Trial:
 def spec_of(record: PodRecord) -> Spec:
     """What selects nodes in the pod."""
     return _NO_SPEC if record.constraints is None else record.constraints.spec
-
-
-def class_of(record: PodRecord, pod: Pod) -> Hashable:
-    """A key of pods that get the same answers everywhere, also if each has claims of its own from the same template."""
-    nameless = msgspec.structs.replace(record, claims=())
-    return nameless.pod_class, record.namespace, record.is_too_large, pod.spec.resourceClaims

@@ -6,7 +6,7 @@ makes a new scene.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -16,8 +16,7 @@ from topowise.pods import Amounts
 from topowise_scheduler.explain import numa_placement
 from topowise_scheduler.explain.numa_placement import Placed
 from topowise_scheduler.kubelet import free_amounts
-from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay import Candidates, Overlay, Placement, Trial, Unfit, class_of
+from topowise_scheduler.overlay import Candidates, Classes, Overlay, Placement, Trial, Unfit
 from topowise_scheduler.overlay.defrag.movable import Movable
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
@@ -53,23 +52,15 @@ class Cluster:
 
     def __init__(self, trial: Trial, target: Pod) -> None:
         self.trial = trial
-        self._names = [name for name in trial.names if trial.precision(name)]
-        self.target = trial.question(target, self._names).record
+        names = [name for name in trial.names if trial.precision(name)]
+        self.target = trial.question(target, names).record
         if self.target.is_too_large:
             raise ParseError("pod", target.metadata.name, self.target.problem)
         seen_by = msgspec.structs.replace(self.target, priority=_LOWEST_PRIORITY)
         self.overlay = Overlay(trial, seen_by=seen_by)
-        self._candidates: dict[Hashable, Candidates] = {}
-        self.homes = self.candidates(target, self.target)
+        self.classes = Classes(trial, names)
+        self.homes = self.classes.of(target, self.target)
         """The nodes that may take target pods."""
-
-    def candidates(self, pod: Pod, record: PodRecord) -> Candidates:
-        """Returns the candidate nodes for pods like this pod."""
-        key = class_of(record, pod)
-        candidates = self._candidates.get(key)
-        if candidates is None:
-            candidates = self._candidates[key] = Candidates(self.trial, self.trial.question(pod, self._names))
-        return candidates
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -84,7 +75,7 @@ class Scene(msgspec.Struct, frozen=True):
 
     def candidates(self, mover: Movable) -> Iterator[str]:
         """Yields the nodes that may take a pod, the best first, then possible nodes that the steps have changed."""
-        return self._in_order(self.cluster.candidates(mover.pod, mover.replacement))
+        return self._in_order(self.cluster.classes.of(mover.pod, mover.replacement))
 
     def move(self, mover: Movable, origin: str, name: str) -> Scene | None:
         """Places the replacement of a pod on another node, then removes the pod. Returns None if it is refused."""

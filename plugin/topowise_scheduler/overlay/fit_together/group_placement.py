@@ -6,7 +6,7 @@ the pods before.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from topowise_scheduler.explain import numa_placement
 from topowise_scheduler.explain.numa_placement import Placed
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay import Candidates, Overlay, Trial, class_of
+from topowise_scheduler.overlay import Classes, Overlay, Trial
 from topowise_scheduler.report.text import unschedulable
 from topowise_scheduler.verdicts.kube_scheduler import RESOURCE_CLAIMS, Pod
 
@@ -56,8 +56,7 @@ class GroupPlacer:
     ) -> None:
         self._cluster = cluster
         self._pods = group
-        self._names = names
-        self._candidates: dict[Hashable, Candidates] = {}
+        self._classes = Classes(cluster, names)
         self.overlay = overlay or Overlay(cluster)
         """The cluster with the pods that are placed so far."""
         self.placement = GroupPlacement(())
@@ -68,7 +67,8 @@ class GroupPlacer:
         not_examined: dict[str, None] = {}
         for pod in self._pods:
             record = self._cluster.record(pod)
-            candidates = yield from self._candidates_for(record, pod)
+            yield from self._classes.steps(pod, record)
+            candidates = self._classes.of(pod, record)
             not_examined |= dict.fromkeys(self._unexamined(record))
             placed = yield from candidates.placing(self.overlay, record)
             if placed is None:
@@ -84,15 +84,6 @@ class GroupPlacer:
             placements.append(PodPlacement(expected, placed.node, containers))
             yield
         self.placement = GroupPlacement(placements, not_examined=tuple(not_examined))
-
-    def _candidates_for(self, record: PodRecord, pod: Pod) -> Generator[None, None, Candidates]:
-        key = class_of(record, pod)
-        candidates = self._candidates.get(key)
-        if candidates is None:
-            question = self._cluster.question(pod, self._names)
-            yield from self._cluster.answers.steps(question)
-            candidates = self._candidates[key] = Candidates(self._cluster, self._cluster.answers.renewed(question))
-        return candidates
 
     def _unexamined(self, record: PodRecord) -> list[str]:
         """Returns what the pod requires of nodes and no check here is about."""

@@ -48,12 +48,7 @@ def explained(service: Service, candidate: Pod) -> dict[str, tuple[str, str]]:
 
 
 def filled(service: Service, candidate: Pod) -> dict[str, int]:
-    counted = {}
-    for filling in service.view.fillings(candidate, service.trial.names):
-        while filling.add():
-            pass
-        counted[filling.node] = filling.room().count
-    return counted
+    return {room.node: room.count for room in service.view.rooms(candidate, service.trial.names)}
 
 
 def test_a_node_that_kube_scheduler_would_not_take_never_fits(service: Service) -> None:

@@ -375,7 +375,7 @@ def test_pods_that_differ_by_their_affinity_alone_have_separate_homes() -> None:
     running = service({"silent": {}})
     cluster = Cluster(running.trial, msgspec.convert(wanting("p", {}), Pod))
     movers = [msgspec.convert(wanting("mover", affinity), Pod) for affinity in ({}, REQUIRE)]
-    assert [list(cluster.candidates(mover, running.records.record(mover)).possible) for mover in movers] == [
+    assert [list(cluster.classes.of(mover, running.records.record(mover)).possible) for mover in movers] == [
         ["silent"],
         [],
     ]
@@ -385,12 +385,9 @@ def test_as_many_fit_as_surely_get_near_devices() -> None:
     """A NUMA node has one switch, the other has a switch for each GPU. The choice of GPU is not predictable."""
 
     def room(ports: Mapping[str, int], annotations: Mapping[str, str]) -> tuple[int, str]:
-        [filling] = service({"n1": ports}).view.fillings(
-            msgspec.convert(wanting("p", annotations, cpu="0"), Pod), ["n1"]
-        )
-        while filling.add():
-            pass
-        return filling.count, filling.limit
+        pod = msgspec.convert(wanting("p", annotations, cpu="0"), Pod)
+        [found] = service({"n1": ports}).view.rooms(pod, ["n1"])
+        return found.count, found.limit
 
     def at_once(ports: Mapping[str, int], count: int) -> tuple[int, str]:
         running = service({"n1": ports})

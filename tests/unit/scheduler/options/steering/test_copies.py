@@ -6,7 +6,6 @@ import msgspec
 
 from scheduling import Service, exact, kubelet
 from steering_pods import marked, requiring
-from topowise_scheduler.explain.capacity import Filling
 from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacer
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
@@ -24,11 +23,8 @@ def decoded(document: dict[str, object]) -> Pod:
 
 
 def copies(document: dict[str, object]) -> int:
-    (filling,) = made().view.fillings(decoded(document), ["n1"])
-    while filling.add():
-        pass
-    assert isinstance(filling, Filling)
-    return filling.count
+    (room,) = made().view.rooms(decoded(document), ["n1"])
+    return room.count
 
 
 def test_copies_are_counted_on_the_required_numa_node() -> None:
