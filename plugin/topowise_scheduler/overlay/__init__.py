@@ -8,7 +8,7 @@ Nothing here changes the ledger, and nothing makes words for people but those th
 """
 
 from topowise_scheduler.overlay.candidates import Candidates, Classes
-from topowise_scheduler.overlay.overlay import NodeCopy, Overlay, Placement, Unfit, steered
+from topowise_scheduler.overlay.overlay import NodeCopy, Overlay, Placement, Unfit
 from topowise_scheduler.overlay.trial import Trial, spec_of
 
-__all__ = ["Candidates", "Classes", "NodeCopy", "Overlay", "Placement", "Trial", "Unfit", "spec_of", "steered"]
+__all__ = ["Candidates", "Classes", "NodeCopy", "Overlay", "Placement", "Trial", "Unfit", "spec_of"]

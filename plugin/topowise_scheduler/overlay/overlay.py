@@ -4,8 +4,9 @@ An overlay never changes either: a change returns another overlay, which shares 
 an overlay may be kept, thrown away, or changed in two ways; a change costs what it changes.
 
 `Overlay.place` is the one trial of a pod, in a fixed order: kube-scheduler's own checks with the sums of the overlay,
-the gates that no pod changes, the kubelet in every state that the node may be in, and whether the devices of device
-plug-ins are near each other. The devices of claims come before the kubelet, because it may be told their NUMA node.
+the gates that no placed pod opens, the kubelet in every state that the node may be in, and whether the devices of
+device plug-ins are near each other. The devices of claims come before the kubelet, because it may be told their NUMA
+node.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ import msgspec
 
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import trial
+from topowise_scheduler.ledger.gates.numa_node import views_of
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.claims.objects import DeviceRequestAllocationResult
+from topowise_scheduler.options.steering.choice import Demand, refusal_of
 from topowise_scheduler.overlay.trial import Trial, spec_of
 from topowise_scheduler.verdicts import kube_scheduler, refusals
 from topowise_scheduler.verdicts.kube_scheduler import Node, lacks_devices
@@ -69,15 +72,27 @@ class NodeCopy(msgspec.Struct, frozen=True):
         return NodeCopy(tuple(states), requested, {**self.placed, record.uid: claimed}, self.removed, self.node)
 
     def admit_new(self, record: PodRecord) -> NodeCopy | Unfit:
-        """Returns a node that the cluster does not have with the pod, on the NUMA node that the pod requires, if any,
-        unless kube-scheduler's own checks or the kubelet refuse it."""
+        """Returns a node that the cluster does not have with the pod, unless kube-scheduler's own checks or the kubelet
+        refuse it."""
         assert self.node is not None
         if record.needs is None:
             return _unreadable(record)
         refusal = kube_scheduler.refusal(self.node, spec_of(record), record.needs, self.requested)
         if refusal is not None:
             return Unfit("kube-scheduler", refusal.words, refusal.text)
-        return self.admit(steered(record))
+        return self.admit_steered(record)
+
+    def admit_steered(self, record: PodRecord) -> NodeCopy | Unfit:
+        """Returns the node with the pod on the NUMA node that it requires, if it requires one."""
+        numa = record.numa_node
+        if numa is None:
+            return self.admit(record)
+        after = self.admit(msgspec.structs.replace(record, steered=numa))
+        if isinstance(after, NodeCopy):
+            # Some kubelets admit a pod elsewhere.
+            words = refusal_of(self.states, views_of(record), [Demand(frozenset((numa,)), f"numa-node {numa}")])
+            return Unfit("gates", words, words) if words else after
+        return after
 
     def without(self, records: Iterable[PodRecord]) -> NodeCopy:
         """Returns the node after these pods have ended, in this order."""
@@ -114,7 +129,8 @@ class Overlay:
     """The cluster with the nodes `changed`, by name; `copies` are nodes that were changed before.
 
     `seen_by`: the pod for which nodes are seen, without its own booking and nominated pods of a lower priority. By
-    default each pod that is placed sees an untouched node in its own way.
+    default each pod that is placed sees an untouched node in its own way, and a pod is removed from a node on which all
+    pods count.
     """
 
     def __init__(
@@ -127,18 +143,20 @@ class Overlay:
         self.changed: Mapping[str, NodeCopy] = copies or {}
 
     def node(self, name: str, record: PodRecord | None = None) -> NodeCopy:
-        """Returns a node as it is here; `record`: the pod that looks at it, if the overlay is seen by no other."""
+        """Returns a node as it is here; `record`: the pod that looks at it, if the overlay is seen by no other pod."""
         return self.changed.get(name) or self.untouched(name, record)
 
     def untouched(self, name: str, record: PodRecord | None = None) -> NodeCopy:
         """Returns a node as it is in the cluster, whose states the caller must not change."""
-        seen_by = self._seen_by or record
-        assert seen_by is not None
         copy = self._untouched.get(name)
-        if copy is None:
-            copy = NodeCopy(tuple(self._cluster.ledger.gates.capacity.states(seen_by, name)))
-            if self._seen_by is not None:
-                self._untouched[name] = copy
+        if copy is not None:
+            return copy
+        seen_by, ledger = self._seen_by or record, self._cluster.ledger
+        if seen_by is None:
+            return NodeCopy(tuple(ledger.node_states.states(name, ())))
+        copy = NodeCopy(tuple(ledger.gates.capacity.states(seen_by, name)))
+        if self._seen_by is not None:
+            self._untouched[name] = copy
         return copy
 
     def place(self, record: PodRecord, name: str, uid: str = "") -> Placement | Unfit:
@@ -150,17 +168,21 @@ class Overlay:
         refusal = exclusion or short
         if refusal is not None:
             return Unfit("kube-scheduler", refusal.words, refusal.text)
-        if words := self._cluster.ledger.gates.standing(record, name):
+        gates = self._cluster.ledger.gates
+        if words := gates.standing(record, name) or gates.numa_node.refusal(record, name, copy.removed):
             return Unfit("gates", words)
         numbered = (f"\0copy/{name}/{number}" for number in count(len(copy.placed)))
         uid = uid or next(uid for uid in numbered if uid not in copy.placed)
-        expected = self._expected(msgspec.structs.replace(record, uid=uid), name, copy)
+        alone = msgspec.structs.replace(record, uid=uid)
+        expected = self._expected(alone, name, copy)
         if isinstance(expected, Unfit):
             return expected
         record, claimed, knows_devices = expected
         after = copy.admit(record, claimed)
         if isinstance(after, Unfit):
             return after
+        if words := gates.numa_node.refusal_in(alone, name, copy.states):
+            return Unfit("gates", words)
         words = self._cluster.answers.affinity_refusal(record, name, copy.states, tuple(copy.placed))
         return Unfit("affinity", words) if words else Placement(self._with(name, after), name, record, knows_devices)
 
@@ -200,8 +222,3 @@ class Overlay:
 def _unreadable(record: PodRecord) -> Unfit:
     problem = record.problem or "the requests of the pod cannot be read"
     return Unfit("amounts", problem, problem)
-
-
-def steered(record: PodRecord) -> PodRecord:
-    """Returns the pod with the NUMA node that it requires, if it requires one, as that of its marker devices."""
-    return record if record.numa_node is None else msgspec.structs.replace(record, steered=record.numa_node)

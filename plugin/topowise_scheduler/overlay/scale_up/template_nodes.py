@@ -21,7 +21,7 @@ from topowise_scheduler.ledger.gates.gate import Question
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import Nodes, amounts_of
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay import Unfit, steered
+from topowise_scheduler.overlay import Unfit
 from topowise_scheduler.overlay.scale_up import node_groups
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.verdicts import refusals
@@ -90,9 +90,9 @@ class TemplateNodes:
         """Returns why the empty node of a group refuses the pod, "" if it takes the pod."""
         if refusal := node_groups.policy_refusal(profile, record):
             return refusal
-        placed = profile.empty.admit(steered(record))
+        placed = profile.empty.admit_steered(record)
         if isinstance(placed, Unfit):
-            return refusals.of(placed.words, ever=True)
+            return refusals.of(placed.words, ever=True) if placed.check == "kubelet" else placed.words
         return self._answers.affinity_refusal(record, profile.source, profile.empty.states)
 
 
