@@ -76,8 +76,6 @@ class Cluster:
         service = self.service
         return AdmissionChecks(
             self.api,
-            service.ledger,
-            service.answers,
             service.view,
             self.fitting,
             self.settings,
@@ -369,9 +367,7 @@ class Scaling:
         settings = ScaleUpSettings(enabled=True, group_labels=("pool",), **self.settings)
         self.controller = ScaleUp(
             cluster.api,
-            service.ledger,
-            service.answers,
-            service.nodes,
+            service.trial,
             demand,
             settings,
             namespace="default",

@@ -72,9 +72,7 @@ class Cluster:
         self.workloads = WorkloadPods(patience=self.settings.patience, clock=service.clock)
         self.leader = ScaleUp(
             self.api,
-            service.ledger,
-            service.answers,
-            service.nodes,
+            service.trial,
             demand,
             self.settings,
             namespace=NAMESPACE,

@@ -37,8 +37,6 @@ from topowise_scheduler.controllers.kueue_objects import AdmissionCheck, Flavor,
 from topowise_scheduler.controllers.scale_up_demand import is_examined, left_over
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.explain.cluster_view import ClusterView
-from topowise_scheduler.ledger.answers import Answers
-from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.overlay.fit_together import FitTogether, FitTogetherService, GroupPlacement
 from topowise_scheduler.overlay.fit_together.group_placement import MOST_PODS
 from topowise_scheduler.report import timestamps
@@ -85,8 +83,6 @@ class AdmissionChecks:
     def __init__(
         self,
         api: Api,
-        ledger: Ledger,
-        answers: Answers,
         view: ClusterView,
         fitting: FitTogetherService,
         settings: Settings,
@@ -97,7 +93,7 @@ class AdmissionChecks:
         clock: Callable[[], float] = clock.monotonic,
         now: Callable[[], float] = clock.wall,
     ) -> None:
-        self._api, self._ledger, self._answers, self._view, self._fitting = api, ledger, answers, view, fitting
+        self._api, self._ledger, self._view, self._fitting = api, view.ledger, view, fitting
         self._settings, self._nodes = settings, nodes
         self._is_leader, self._not_ready = is_leader, not_ready
         self._clock, self._now = clock, now

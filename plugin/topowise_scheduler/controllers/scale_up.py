@@ -32,10 +32,8 @@ from topowise_scheduler.controllers import controller, events, known_nodes, obje
 from topowise_scheduler.controllers.scale_up_demand import Demand, units
 from topowise_scheduler.controllers.turns import in_turn
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
-from topowise_scheduler.ledger.answers import Answers
-from topowise_scheduler.ledger.ledger import Ledger
-from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.overlay import Trial
 from topowise_scheduler.overlay.scale_up import lifecycle, node_groups, packing, placeholders
 from topowise_scheduler.overlay.scale_up.budget import Budget, Limits
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
@@ -66,9 +64,7 @@ class ScaleUp:
     def __init__(
         self,
         api: Api,
-        ledger: Ledger,
-        answers: Answers,
-        nodes: Nodes,
+        cluster: Trial,
         demand: Demand,
         settings: Settings,
         *,
@@ -80,7 +76,8 @@ class ScaleUp:
         now: Callable[[], float] = clock.wall,
     ) -> None:
         self._api = api
-        self._ledger, self._answers, self._nodes, self._demand = ledger, answers, nodes, demand
+        self._demand = demand
+        self._ledger, self._answers, self._nodes = cluster.ledger, cluster.answers, cluster.nodes
         self._workloads = workloads
         self._settings = settings
         self._declared = declared or {}

@@ -207,6 +207,8 @@ class Overlay:
         """Returns the pod as the kubelet of the node would get it, the devices of its claims, and whether they are
         known; or the refusal of a node without such devices."""
         gates = self._cluster.ledger.gates
+        if not gates.claims.applies(record):
+            return self._cluster.answers.as_expected(record, name), (), True
         taken = [device for other in self.changed.values() for devices in other.placed.values() for device in devices]
         expected = gates.claims.expected_in(record, name, copy.states, taken=taken, leaving=copy.removed)
         devices = expected.devices

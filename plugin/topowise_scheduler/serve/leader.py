@@ -56,8 +56,6 @@ class Leader:
         fitting = FitTogetherService(core.trial, most_reserved=settings.most_reserved, setting="kueue.mostReserved")
         return AdmissionChecks(
             core.api.fenced(self._may_write),
-            core.ledger,
-            core.answers,
             core.view,
             fitting,
             settings,
@@ -118,9 +116,7 @@ class Leader:
             demand = Demand(api, core.view, patience=chosen.patience)
             return ScaleUp(
                 api,
-                ledger,
-                answers,
-                core.nodes,
+                core.trial,
                 demand,
                 chosen,
                 namespace=chosen.namespace or _own_namespace("scaleUp.namespace"),

@@ -478,13 +478,11 @@ class Acting:
     async def scale_up(self) -> None:
         """Requests a node, attributes it, and ends and deletes the placeholder."""
         service, later = self.service, 0.0
-        ledger, settings = service.ledger, ScaleUpSettings(enabled=True, group_labels=("pool",))
+        settings = ScaleUpSettings(enabled=True, group_labels=("pool",))
         demand = Demand(self.api, service.view, patience=0.0)
         leader = ScaleUp(
             self.api,
-            ledger,
-            service.answers,
-            service.nodes,
+            service.trial,
             demand,
             settings,
             namespace=NAMESPACE,
@@ -530,7 +528,7 @@ class Acting:
         path = f"{KUEUE}/namespaces/default/workloads/job"
         assert call("PATCH", f"{path}/status", {"status": status}, content_type=MERGE_PATCH)[0] == 200
         settings, fitting = KueueSettings(enabled=True), service.fitting(8)
-        checks = AdmissionChecks(self.api, service.ledger, service.answers, service.view, fitting, settings)
+        checks = AdmissionChecks(self.api, service.view, fitting, settings)
         task = asyncio.create_task(checks.run())
         posted: list[Document] = []
         try:

@@ -88,7 +88,6 @@ class Fleet:
         self._all = np.arange(len(self.names))
         self._rows = ledger.answers.engine.rows(self.names)
         self.nodes = [ledger.trial.node(name) for name in self.names]
-        self._knows_nodes = len(ledger.trial.nodes) > 0
         self.sums = Sums(self.nodes)
         for at, name in enumerate(self.names):
             node_state = self._states.of(name)
@@ -109,9 +108,9 @@ class Fleet:
             assert constraints is not None
             exclusions = self._exclusions.get(constraints.key)
             if exclusions is None:
-                exclusions = self._exclusions[constraints.key] = [
-                    self._exclusion(at, constraints.spec) for at in range(len(self.names))
-                ]
+                opposition = [self.ledger.trial.opposition(record, name) for name in self.names]
+                exclusions = [exclusion.words if exclusion is not None else "" for exclusion, _ in opposition]
+                self._exclusions[constraints.key] = exclusions
             kind = self._kinds[key] = Kind(record, exclusions)
         return kind
 
@@ -250,13 +249,6 @@ class Fleet:
     def _changed_since(self, changes: int) -> Indices:
         changed = {self._index[name] for name in self._states.changed_since(changes) if name in self._index}
         return np.array(sorted(changed), np.intp)
-
-    def _exclusion(self, at: int, spec: kube_scheduler.Spec) -> str:
-        node = self.nodes[at]
-        if node is None:
-            return kube_scheduler.NO_NODE if self._knows_nodes else ""
-        refusal = kube_scheduler.exclusion_of(node, spec)
-        return "" if refusal is None else refusal.words
 
 
 def top_score(scheduler: Scheduler) -> int:
