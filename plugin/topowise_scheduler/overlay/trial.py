@@ -6,7 +6,7 @@ first here, with the requests of the pods in the ledger. No question changes the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -95,7 +95,7 @@ class Trial:
             short = self.ledger.gates.claimed.shortage(record, name, leaving)
         return kube_scheduler.exclusion_of(node, spec_of(record)), short
 
-    def refusals(self, record: PodRecord, names: Sequence[str]) -> Iterator[tuple[str, Refusal | None]]:
+    def refusals(self, record: PodRecord, names: Iterable[str]) -> Iterator[tuple[str, Refusal | None]]:
         """Each node with kube-scheduler's own refusal, None if it accepts the node; about 5 us each."""
         for name in names:
             exclusion, short = self.opposition(record, name)

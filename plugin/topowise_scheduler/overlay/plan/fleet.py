@@ -5,7 +5,8 @@ Invariant: a pod is bound only where the gates, kube-scheduler's filters and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final, Literal
 
@@ -21,7 +22,7 @@ from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.plan.sums import Scores, Sums
 from topowise_scheduler.overlay.plan.values import KUBE_SCHEDULER, PlanError
 from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger
-from topowise_scheduler.verdicts import kube_scheduler, refusals, strategy_names
+from topowise_scheduler.verdicts import refusals, strategy_names
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 from topowise_scheduler.verdicts.strategies import scale
 
@@ -56,12 +57,13 @@ class Scheduler(msgspec.Struct, frozen=True):
 
 
 class Kind:
-    """What all copies of a pod have in common. `open` (nodes,): nodes that no taint or selector excludes."""
+    """What all copies of a pod have in common. `accepted` (nodes,): nodes that kube-scheduler itself accepted after the
+    first `seen` changes of the fleet."""
 
-    def __init__(self, record: PodRecord, exclusions: Sequence[str]) -> None:
+    def __init__(self, record: PodRecord, nodes: int) -> None:
         self.record = record
-        self.exclusions = exclusions
-        self.open: NDArray[np.bool_] = np.array([not words for words in exclusions], np.bool_)
+        self.accepted: NDArray[np.bool_] = np.zeros(nodes, np.bool_)
+        self.seen: int | None = None
         # `NodeStates.changes` when no node took the pod; only nodes that have changed since are asked again.
         self.refused_at: int | None = None
         # Nodes whose kubelet has refused a pod that kube-scheduler alone sent there, by the node's last change.
@@ -94,24 +96,18 @@ class Fleet:
             for entry in () if node_state is None else node_state.history.entries():
                 self.sums.add(at, entry.needs.requests)
         self._kinds: dict[object, Kind] = {}
-        self._exclusions: dict[bytes, list[str]] = {}
+        # The nodes of all pods that came or went since the start.
+        self._changed: list[str] = []
         self._bound: dict[str, tuple[int, Mapping[str, int]]] = {}
 
     def kind(self, pod: Pod) -> Kind:
         """Returns the kind of a pod. Raises ParseError for a pod that cannot be read."""
         record = self.ledger.trial.record(pod)
-        constraints = record.constraints
         # Terms about other pods select them by namespace and labels.
         key = record.pod_class, record.is_too_large, record.namespace, tuple(sorted(record.labels.items()))
         kind = self._kinds.get(key)
         if kind is None:
-            assert constraints is not None
-            exclusions = self._exclusions.get(constraints.key)
-            if exclusions is None:
-                opposition = [self.ledger.trial.opposition(record, name) for name in self.names]
-                exclusions = [exclusion.words if exclusion is not None else "" for exclusion, _ in opposition]
-                self._exclusions[constraints.key] = exclusions
-            kind = self._kinds[key] = Kind(record, exclusions)
+            kind = self._kinds[key] = Kind(record, len(self.names))
         return kind
 
     def find(self, kind: Kind) -> str | None:
@@ -120,12 +116,11 @@ class Fleet:
         if needs is None or kind.record.is_too_large:
             return None
         if self.scheduler.is_blind:
-            at = self._all[self._by_filters(kind, needs)]
+            at = self._all[self.accepted(kind)]
             return self._by_sums(kind, needs, at) if at.size else None
         changes = self._states.changes
         at = self._all if kind.refused_at is None else self._changed_since(kind.refused_at)
-        at = at[kind.open[at]]
-        at = at[self.sums.fits(needs, at)]
+        at = at[self.accepted(kind)[at]]
         name = self._by_gates(kind, needs, at) if at.size else None
         if name is None:
             kind.refused_at = changes
@@ -134,14 +129,22 @@ class Fleet:
     def may_change(self, kind: Kind) -> bool:
         """Returns whether more pods may let the pod in, after `find` has found no node: kube-scheduler alone sends a
         pod to its best node, whatever its kubelet says, until another node is the best."""
-        needs = kind.needs
-        return self.scheduler.is_blind and needs is not None and bool(self._by_filters(kind, needs).any())
+        return self.scheduler.is_blind and kind.needs is not None and bool(self.accepted(kind).any())
+
+    def accepted(self, kind: Kind) -> NDArray[np.bool_]:
+        """Returns which nodes kube-scheduler itself accepts for the pod (nodes,). Only nodes that have changed since
+        the last call are asked again: a node takes 5 us."""
+        names = self.names if kind.seen is None else {*self._changed[kind.seen :]}
+        for name, refusal in self.ledger.trial.refusals(kind.record, names):
+            kind.accepted[self._index[name]] = refusal is None
+        kind.seen = len(self._changed)
+        return kind.accepted
 
     def fits_on(self, kind: Kind) -> NDArray[np.bool_]:
         """Returns which nodes would take the pod (nodes,)."""
         fits = np.zeros(len(self.names), np.bool_)
         if kind.needs is not None and not kind.record.is_too_large:
-            at = self._all[self._by_filters(kind, kind.needs)]
+            at = self._all[self.accepted(kind)]
             if at.size:
                 fits[at] = self.ledger.answers.verdicts(self._question(kind, at)).outcomes == FITS
         return fits
@@ -151,16 +154,11 @@ class Fleet:
         if kind.needs is None or kind.record.is_too_large:
             return {kind.record.problem: len(self.names)}
         verdicts = self.ledger.answers.verdicts(self._question(kind, self._all))
-        reasons: dict[str, int] = {}
-        for at, node in enumerate(self.nodes):
-            words = kind.exclusions[at]
-            short = None if words or node is None else kube_scheduler.short(node, kind.needs, self.sums.used(at))
-            if short is not None:
-                words = short.words
-            words = words or verdicts.text(at).removeprefix(refusals.PREFIX)
-            if words:
-                reasons[words] = reasons.get(words, 0) + 1
-        return dict(sorted(reasons.items(), key=lambda entry: -entry[1]))
+        reasons: Counter[str] = Counter()
+        for at, (_, refusal) in enumerate(self.ledger.trial.refusals(kind.record, self.names)):
+            words = verdicts.text(at).removeprefix(refusals.PREFIX) if refusal is None else refusal.words
+            reasons.update([words] if words else ())
+        return dict(reasons.most_common())
 
     def bind(self, kind: Kind, uid: str, pod_name: tuple[str, str], node: str) -> int | None:
         """Binds a copy of the pod, which must fit on the node. Returns the NUMA node of a request for steering."""
@@ -173,6 +171,7 @@ class Fleet:
         node_state = self._states.of(node)
         assert node_state is None or node_state.report is None or node_state.is_placed(uid), f"{name} is not on {node}"
         at = self._index[node]
+        self._changed.append(node)
         self.sums.add(at, needs.requests)
         self._bound[uid] = at, needs.requests
         return steered
@@ -181,6 +180,7 @@ class Fleet:
         """Ends a pod that `bind` has bound."""
         at, requests = self._bound.pop(uid)
         self.ledger.end(uid)
+        self._changed.append(self.names[at])
         self.sums.add(at, requests, -1)
 
     def adopt(self, uid: str, node: str, needs: Needs) -> None:
@@ -201,9 +201,6 @@ class Fleet:
             own = self.sums.least_allocated(needs) + self.sums.balanced(needs)
             scores = scores * _EXTENDER_WEIGHT + own[at[fitting]]
         return self.names[self._one_of(at[fitting], scores)]
-
-    def _by_filters(self, kind: Kind, needs: Needs) -> NDArray[np.bool_]:
-        return kind.open & self.sums.fits(needs, self._all)
 
     def _by_sums(self, kind: Kind, needs: Needs, at: Indices) -> str | None:
         """Sends the pod to the best node by sums: after a refusal its controller makes another pod, which goes to a
