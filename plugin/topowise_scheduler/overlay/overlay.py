@@ -207,18 +207,21 @@ class Overlay:
         """Returns the pod as the kubelet of the node would get it, the devices of its claims, and whether they are
         known; or the refusal of a node without such devices."""
         gates = self._cluster.ledger.gates
-        if not gates.claims.applies(record):
-            return self._cluster.answers.as_expected(record, name), (), True
-        taken = [device for other in self.changed.values() for devices in other.placed.values() for device in devices]
-        expected = gates.claims.expected_in(record, name, copy.states, taken=taken, leaving=copy.removed)
-        devices = expected.devices
-        if devices.is_short:
-            return Unfit("claims", lacks_devices(devices.problem).words)
-        if not devices.problem and expected.record is None and gates.claimed.is_required(record):
-            return Unfit("claims", refusals.CLAIMS_APART)
-        if expected.record is None or expected.record.steered is None:
-            return self._cluster.answers.as_expected(record, name), expected.results, not devices.problem
-        return expected.record, expected.results, not devices.problem
+        claimed: Devices = ()
+        is_known = True
+        if gates.claims.applies(record):
+            placed = [devices for other in self.changed.values() for devices in other.placed.values()]
+            taken = [device for devices in placed for device in devices]
+            expected = gates.claims.expected_in(record, name, copy.states, taken=taken, leaving=copy.removed)
+            claimed, is_known = expected.results, not expected.devices.problem
+            if expected.devices.is_short:
+                return Unfit("claims", lacks_devices(expected.devices.problem).words)
+            if is_known and expected.record is None and gates.claimed.is_required(record):
+                return Unfit("claims", refusals.CLAIMS_APART)
+            if expected.record is not None and expected.record.steered is not None:
+                return expected.record, claimed, is_known
+        numa = gates.numa_node.expected_on(record, name)
+        return (record if numa is None else msgspec.structs.replace(record, steered=numa)), claimed, is_known
 
 
 def _unreadable(record: PodRecord) -> Unfit:
