@@ -177,7 +177,7 @@ class NumaNodeGate:
         """Returns why a node in these states has no NUMA node that the pod requires, "" if it has. Some kubelets would
         admit the pod elsewhere."""
         node_state = self._node_states.of(name)
-        if node_state is None or not self._can_steer(record, name):
+        if node_state is None or not states or not self._can_steer(record, name):
             return ""
         demands = [demand for demand in _demands(record, node_state, states[0], ()) if demand.is_required]
         return refusal_of(states, views_of(record), demands)

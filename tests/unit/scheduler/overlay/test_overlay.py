@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from scheduling import Service, exact, kubelet, pod
-from steering_pods import requiring
+from steering_pods import marked, requiring
 from topowise.steering import RESOURCE
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet, free_amounts
@@ -204,3 +204,16 @@ def test_what_an_overlay_tries_does_not_change_the_ledger() -> None:
     for _ in range(10):
         clusters.step()
     assert clusters.base.trial.changes == changes
+
+
+def test_a_node_without_a_report_takes_what_its_sums_allow() -> None:
+    service = Service("TightFit")
+    service.put_node("n1", allocatable={"cpu": "3", "memory": "64Gi", "pods": "110", RESOURCE: "64"})
+    service.put(pod("there", "1", node="n1"))
+    record = service.trial.record(kube_scheduler.decode(json.dumps(marked("new", "1")).encode()))
+    first = Overlay(service.trial).place(record, "n1")
+    assert isinstance(first, Placement)
+    second = first.overlay.place(record, "n1")
+    assert isinstance(second, Placement)
+    third = second.overlay.place(record, "n1")
+    assert isinstance(third, Unfit) and third.words == "Insufficient cpu"
