@@ -23,7 +23,7 @@ from topowise_scheduler.controllers.scale_up import ScaleUp
 from topowise_scheduler.controllers.scale_up_demand import Demand
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.overlay import NodeCopy
+from topowise_scheduler.overlay.overlay import NodeCopy
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.placeholders import LABEL
 from topowise_scheduler.verdicts.kube_scheduler import Node

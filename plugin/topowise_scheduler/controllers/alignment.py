@@ -23,8 +23,9 @@ from topowise.runtime.event_loop import TimeSlices, collected, sliced
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.ledger.answers import Question, Verdicts
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay import Trial, preemption
+from topowise_scheduler.overlay import preemption
 from topowise_scheduler.overlay.preemption import Budgets
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler, refusals
 from topowise_scheduler.verdicts.engine import Outcome
 from topowise_scheduler.verdicts.kube_scheduler import Pod, Refusal

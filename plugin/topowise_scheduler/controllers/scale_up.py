@@ -33,12 +33,12 @@ from topowise_scheduler.controllers.scale_up_demand import Demand, units
 from topowise_scheduler.controllers.turns import in_turn
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay import Trial
 from topowise_scheduler.overlay.scale_up import lifecycle, node_groups, packing, placeholders
 from topowise_scheduler.overlay.scale_up.budget import Budget, Limits
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.packing import PlannedNode
 from topowise_scheduler.overlay.scale_up.placeholders import LABEL, Placeholder
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.report import timestamps
 from topowise_scheduler.report.text import plural
 from topowise_scheduler.verdicts.kube_scheduler import Node, Pod

@@ -9,7 +9,8 @@ import msgspec
 from topowise_scheduler.explain import explanation, numa_placement
 from topowise_scheduler.explain.node_verdicts import NodeVerdict
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay import Overlay, Trial, Unfit
+from topowise_scheduler.overlay.overlay import Overlay, Unfit
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler
 
 MOST: Final = 1000

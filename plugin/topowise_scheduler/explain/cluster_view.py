@@ -18,7 +18,7 @@ from topowise_scheduler.explain.explanation import NodeExplanation, Verdict
 from topowise_scheduler.explain.node_verdicts import NodeVerdict, node_verdicts
 from topowise_scheduler.kubelet import Kubelet, free_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay import Trial
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler, refusals
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 

@@ -14,7 +14,7 @@ from topowise_scheduler.explain.node_verdicts import NodeVerdict
 from topowise_scheduler.explain.zone_amounts import zone_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.device_affinity import ANNOTATION
-from topowise_scheduler.overlay import spec_of
+from topowise_scheduler.overlay.trial import spec_of
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.report.text import first_of, plural, rounded_up, with_unit
 from topowise_scheduler.verdicts import kube_scheduler, refusals

@@ -13,7 +13,7 @@ import numpy as np
 from topowise_scheduler.explain.explanation import Verdict
 from topowise_scheduler.ledger.gates.gate import Draft, Question, Texts
 from topowise_scheduler.ledger.ledger import Ledger
-from topowise_scheduler.overlay import Trial
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import Outcome
 from topowise_scheduler.verdicts.kube_scheduler import Refusal

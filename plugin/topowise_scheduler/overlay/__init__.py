@@ -6,9 +6,3 @@
 
 Nothing here changes the ledger, and nothing makes words for people but those that kube-scheduler and the gates make.
 """
-
-from topowise_scheduler.overlay.candidates import Candidates, Classes
-from topowise_scheduler.overlay.overlay import NodeCopy, Overlay, Placement, Unfit
-from topowise_scheduler.overlay.trial import Trial, spec_of
-
-__all__ = ["Candidates", "Classes", "NodeCopy", "Overlay", "Placement", "Trial", "Unfit", "spec_of"]

@@ -22,7 +22,7 @@ from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.exporter_pods import ExporterSettings, recognises
 from topowise_scheduler.ledger.pods.records import PodRecord, Records
-from topowise_scheduler.overlay import Trial
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.report import PodName, Report
 from topowise_scheduler.report.nrt_report import FreeResources
 from topowise_scheduler.verdicts import strategies

@@ -22,12 +22,12 @@ from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.exporter_pods import ExporterSettings, recognises
 from topowise_scheduler.ledger.pods.records import Records
 from topowise_scheduler.ledger.watch import reflectors
-from topowise_scheduler.overlay import Trial
 from topowise_scheduler.overlay.fit_together import FitTogetherService
 from topowise_scheduler.overlay.preemption import Budgets
 from topowise_scheduler.overlay.scale_up import declared_groups
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.template_nodes import TemplateNodes
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.serve.extender.explaining import Explainer
 from topowise_scheduler.serve.extender.steering import NodeSteering
 from topowise_scheduler.verdicts import strategies

@@ -21,7 +21,7 @@ from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.records import Records
-from topowise_scheduler.overlay import Trial
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.serve import metrics
 from topowise_scheduler.serve.extender import http
 from topowise_scheduler.verdicts import strategies

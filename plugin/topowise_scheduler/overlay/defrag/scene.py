@@ -16,8 +16,10 @@ from topowise.pods import Amounts
 from topowise_scheduler.explain import numa_placement
 from topowise_scheduler.explain.numa_placement import Placed
 from topowise_scheduler.kubelet import free_amounts
-from topowise_scheduler.overlay import Candidates, Classes, Overlay, Placement, Trial, Unfit
+from topowise_scheduler.overlay.candidates import Candidates, Classes
 from topowise_scheduler.overlay.defrag.movable import Movable
+from topowise_scheduler.overlay.overlay import Overlay, Placement, Unfit
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 # Lower than every pod's priority, so that all nominated pods count.

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final
 
-from topowise_scheduler.overlay import NodeCopy, Placement, preemption
+from topowise_scheduler.overlay import preemption
 from topowise_scheduler.overlay.defrag.bound import Bound
 from topowise_scheduler.overlay.defrag.movable import Movable
 from topowise_scheduler.overlay.defrag.scene import Scene
+from topowise_scheduler.overlay.overlay import NodeCopy, Placement
 from topowise_scheduler.overlay.preemption import Running
 
 MAX_SETS: Final = 100_000

@@ -14,7 +14,9 @@ import msgspec
 from topowise_scheduler.explain import numa_placement
 from topowise_scheduler.explain.numa_placement import Placed
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay import Classes, Overlay, Trial
+from topowise_scheduler.overlay.candidates import Classes
+from topowise_scheduler.overlay.overlay import Overlay
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.report.text import unschedulable
 from topowise_scheduler.verdicts.kube_scheduler import RESOURCE_CLAIMS, Pod
 

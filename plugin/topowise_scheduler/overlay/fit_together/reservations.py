@@ -16,9 +16,9 @@ import msgspec
 from topowise.errors import ParseError
 from topowise.runtime import clock
 from topowise.runtime.event_loop import sliced
-from topowise_scheduler.overlay import Trial
 from topowise_scheduler.overlay.fit_together import group_placement
 from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacement, GroupPlacer
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts.kube_scheduler import Pod, unbound
 
 MOST_SECONDS: Final = 600

@@ -18,7 +18,7 @@ from topowise.pods import Amounts, amount_of
 from topowise_scheduler import report
 from topowise_scheduler.configuration import NodeGroup
 from topowise_scheduler.kubelet import Kubelet, version_of
-from topowise_scheduler.overlay import NodeCopy
+from topowise_scheduler.overlay.overlay import NodeCopy
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile, group_of
 from topowise_scheduler.verdicts.kube_scheduler import Node, Taint
 

@@ -20,7 +20,7 @@ from topowise_scheduler.kubelet.trial import place
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import STARTUP_TAINT
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay import NodeCopy
+from topowise_scheduler.overlay.overlay import NodeCopy
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import MIRROR, Node, Pod, Taint
 from topowise_scheduler.verdicts.policy_annotations import POLICIES

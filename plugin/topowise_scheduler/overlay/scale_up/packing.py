@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 import msgspec
 
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay import NodeCopy
+from topowise_scheduler.overlay.overlay import NodeCopy
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 
 Suits = Callable[[PodRecord, Profile], bool]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from topowise_scheduler.overlay import NodeCopy
+from topowise_scheduler.overlay.overlay import NodeCopy
 
 
 class Relocations:

@@ -21,7 +21,7 @@ from topowise_scheduler.ledger.gates.gate import Question
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import Nodes, amounts_of
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay import Unfit
+from topowise_scheduler.overlay.overlay import Unfit
 from topowise_scheduler.overlay.scale_up import node_groups
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.verdicts import refusals

@@ -16,7 +16,7 @@ from topowise.steering import RESOURCE
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet, free_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay import NodeCopy, Overlay, Placement, Unfit
+from topowise_scheduler.overlay.overlay import NodeCopy, Overlay, Placement, Unfit
 from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import NodeObject

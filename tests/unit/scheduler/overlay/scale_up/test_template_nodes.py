@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from scheduling import Service, kubelet, pod, sent
-from topowise_scheduler.overlay import NodeCopy
+from topowise_scheduler.overlay.overlay import NodeCopy
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.template_nodes import TemplateNodes
 from topowise_scheduler.serve.extender.replies import BadRequestError
