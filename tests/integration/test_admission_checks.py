@@ -74,8 +74,6 @@ class Cluster:
         service = self.service
         return AdmissionChecks(
             self.api,
-            service.ledger,
-            service.answers,
             service.view,
             self.fitting,
             nodes=self.nodes,
@@ -139,7 +137,7 @@ class Cluster:
         document = pod(name, cpu)
         self.service.put(document)
         decoded = kube_scheduler.decode(json.dumps(document).encode())
-        question = self.service.answers.question(decoded, self.service.view.names)
+        question = self.service.answers.question(decoded, self.service.trial.names)
         outcomes = self.service.answers.verdicts(question).outcomes.tolist()
         fitting = [name for name, outcome in zip(question.names, outcomes, strict=True) if outcome == 1]
         if not fitting:
@@ -194,7 +192,7 @@ async def test_a_job_that_fits_is_ready_and_its_pods_take_the_reserved_places(cl
     async with cluster.running():
         state = await cluster.decided("job")
     assert (state["state"], state["message"]) == ("Ready", "8 pods fit together, aligned; reserved for 120 s")
-    assert not cluster.service.fits(pod("stranger", "4"), *cluster.service.view.names), "reserved"
+    assert not cluster.service.fits(pod("stranger", "4"), *cluster.service.trial.names), "reserved"
     assert all(cluster.schedule(f"job-{number}", "3") for number in range(8))
 
 
@@ -208,7 +206,7 @@ async def test_a_job_that_fits_by_sums_only_is_retried_after_a_pause(cluster: Cl
     (event,) = cluster.server.store.objects("events.events.k8s.io")
     assert (event["regarding"]["kind"], event["regarding"]["name"]) == ("Workload", "job")
     assert (event["reason"], event["note"]) == ("AlignmentCheckRetry", state["message"])
-    assert cluster.service.fits(pod("stranger", "4"), *cluster.service.view.names), "nothing is reserved"
+    assert cluster.service.fits(pod("stranger", "4"), *cluster.service.trial.names), "nothing is reserved"
 
 
 async def test_the_pause_doubles(cluster: Cluster) -> None:
@@ -271,7 +269,7 @@ async def test_a_reservation_ends_by_time(cluster: Cluster) -> None:
         await cluster.decided("job")
     cluster.service.clock.now += 121
     cluster.service.ledger.reservations.expire()
-    assert cluster.service.fits(pod("stranger", "4"), *cluster.service.view.names)
+    assert cluster.service.fits(pod("stranger", "4"), *cluster.service.trial.names)
 
 
 async def test_a_new_leader_reserves_again_for_pods_that_are_not_bound(cluster: Cluster) -> None:
@@ -285,7 +283,7 @@ async def test_a_new_leader_reserves_again_for_pods_that_are_not_bound(cluster: 
     async with cluster.running():
         await assert_eventually(lambda: len(ledger.reservations) == 5)
     assert await cluster.state("job") == before, "not decided again"
-    assert not cluster.service.fits(pod("stranger", "4"), *cluster.service.view.names)
+    assert not cluster.service.fits(pod("stranger", "4"), *cluster.service.trial.names)
     assert all(cluster.schedule(f"job-{number}", "3") for number in range(3, 8))
     assert not len(ledger.reservations)
 
@@ -358,13 +356,11 @@ class Scaling:
         service = cluster.service
         for name in cluster.true:
             self.join(name)
-        demand = Demand(cluster.api, service.ledger, service.answers, service.view, patience=0.0)
-        settings = ScaleUpSettings(enabled=True, group_labels=("pool",))
+        demand = Demand(cluster.api, service.view, patience=0.0)
+        settings = ScaleUpSettings(enabled=True, group_labels=("pool",), **self.settings)
         self.controller = ScaleUp(
             cluster.api,
-            service.ledger,
-            service.answers,
-            service.nodes,
+            service.trial,
             demand,
             settings,
             namespace="default",
@@ -421,7 +417,7 @@ async def test_nodes_are_requested_for_a_workload_that_does_not_fit(cluster: Clu
         assert state["message"].startswith("8 of 9 pods fit together")
         assert state["lastTransitionTime"] == before["lastTransitionTime"]
         assert await scaling.outcomes() == [""]
-        assert not cluster.service.fits(pod("stranger", "3"), *cluster.service.view.names), "eight are reserved"
+        assert not cluster.service.fits(pod("stranger", "3"), *cluster.service.trial.names), "eight are reserved"
         await scaling.controller.sync()
         assert await scaling.outcomes() == [""], "once"
         scaling.join("new", clock.utc_now().isoformat())

@@ -93,7 +93,7 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def preempting(self, **settings: Any) -> AsyncIterator[None]:
         service = self.service
-        alignment = AlignmentPreemption(service.ledger, service.answers, service.view, self.budgets)
+        alignment = AlignmentPreemption(service.trial, self.budgets)
         options = Settings(enabled=True, **settings)
         async with running(Preemptor(self.api, service.ledger, alignment, options, patience=0.0).run()):
             yield
@@ -253,7 +253,7 @@ class Steps:
 
     def __init__(self, cluster: Cluster, **settings: Any) -> None:
         service = self._service = cluster.service
-        alignment = AlignmentPreemption(service.ledger, service.answers, service.view, cluster.budgets)
+        alignment = AlignmentPreemption(service.trial, cluster.budgets)
         options = Settings(enabled=True, **settings)
         self.preemptor = Preemptor(cluster.api, service.ledger, alignment, options, patience=0.0, clock=service.clock)
 

@@ -36,9 +36,7 @@ class Cluster:
         self.versions = itertools.count(1)
         service = self.service
         # On a busy machine a pass ends before all nodes are judged.
-        self.guard = ScaleDownGuard(
-            api, service.ledger, service.answers, service.view, service.nodes, most_nodes=most_nodes, clock=lambda: 0.0
-        )
+        self.guard = ScaleDownGuard(api, service.trial, most_nodes=most_nodes, clock=lambda: 0.0)
 
     def join(self, name: str, **metadata: Any) -> None:
         amounts = {"cpu": "8", "memory": "64Gi", "pods": "110"}
@@ -238,7 +236,7 @@ async def test_no_pod_loses_its_alignment_when_nodes_that_are_not_guarded_are_re
         grow()
     for number in range(14):
         probe = pod(f"p{number}", str(rng.randint(1, 4)))
-        fitting = service.fits(probe, *service.view.names)
+        fitting = service.fits(probe, *service.trial.names)
         if fitting:
             amount = probe["spec"]["containers"][0]["resources"]["limits"]["cpu"]
             created = await cluster.runs(f"p{number}", amount, rng.choice(fitting))
@@ -259,7 +257,7 @@ async def test_no_pod_loses_its_alignment_when_nodes_that_are_not_guarded_are_re
             await cluster.leaves(name)
         for document in moved:
             name, amounts = document["metadata"]["name"], document["spec"]["containers"][0]["resources"]["limits"]
-            fitting = service.fits(document, *service.view.names)
+            fitting = service.fits(document, *service.trial.names)
             assert fitting, f"{name} of {removed} fits on no node"
             created = await cluster.runs(name, amounts["cpu"], service.view.best(unbound(document), fitting))
             documents[created["metadata"]["uid"]] = created
@@ -271,7 +269,7 @@ async def unguarded(cluster: Cluster) -> list[str]:
     while before != cluster.guarded():
         before = cluster.guarded()
         await cluster.guard.sync()
-    return sorted(set(cluster.service.view.names) - cluster.guarded())
+    return sorted(set(cluster.service.trial.names) - cluster.guarded())
 
 
 def unbound(document: Json) -> kube_scheduler.Pod:

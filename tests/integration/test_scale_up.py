@@ -22,6 +22,7 @@ from topowise_scheduler.controllers.scale_up import ScaleUp
 from topowise_scheduler.controllers.scale_up_demand import Demand
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.overlay.overlay import NodeCopy
 from topowise_scheduler.overlay.scale_up.budget import Limits
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.placeholders import LABEL
@@ -63,20 +64,11 @@ class Cluster:
     def start(self) -> None:
         """A new leader, with no memory of the last leader."""
         service = self.service
-        demand = Demand(
-            self.api,
-            service.ledger,
-            service.answers,
-            service.view,
-            patience=self.patience,
-            clock=service.clock,
-        )
+        demand = Demand(self.api, service.view, patience=self.patience, clock=service.clock)
         self.workloads = WorkloadPods(patience=self.patience, clock=service.clock)
         self.leader = ScaleUp(
             self.api,
-            service.ledger,
-            service.answers,
-            service.nodes,
+            service.trial,
             demand,
             self.settings,
             namespace=NAMESPACE,
@@ -183,7 +175,7 @@ async def test_a_declared_group_without_a_node_is_requested(server: ApiServer, a
     kubelet_of_b = Kubelet(machine(cores=8), configuration())
     amounts = {**kubelet_of_b.allocatable(), "pods": 110}
     group: GroupLabels = (("pool", "b"),)
-    declared = {group: Profile(group, Node("", amounts, {"pool": "b"}), "", (kubelet_of_b,), {"pods": 0})}
+    declared = {group: Profile(group, "", NodeCopy((kubelet_of_b,), node=Node("", amounts, {"pool": "b"})))}
     cluster = Cluster(server, api, taken=(), declared=declared)
     waiting = await cluster.waits("w", "5")
     await cluster.leader.sync()
@@ -202,7 +194,7 @@ async def test_a_wrong_declaration_costs_a_single_node(server: ApiServer, api: A
     kubelet_of_b = Kubelet(machine(cores=8), configuration())
     amounts = {**kubelet_of_b.allocatable(), "pods": 110}
     group: GroupLabels = (("pool", "b"),)
-    declared = {group: Profile(group, Node("", amounts, {"pool": "b"}), "", (kubelet_of_b,), {"pods": 0})}
+    declared = {group: Profile(group, "", NodeCopy((kubelet_of_b,), node=Node("", amounts, {"pool": "b"})))}
     cluster = Cluster(server, api, taken=(), declared=declared)
     for name in ("w1", "w2"):
         await cluster.waits(name, "5")

@@ -30,6 +30,7 @@ from topowise_scheduler.ledger.pods.exporter_pods import recognises
 from topowise_scheduler.ledger.pods.records import PodRecord, Records
 from topowise_scheduler.overlay.fit_together import FitTogetherService
 from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacement, GroupPlacer
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.serve.extender.binding import Binder
 from topowise_scheduler.serve.extender.evictions import Evictions
 from topowise_scheduler.serve.extender.explaining import Explainer
@@ -255,7 +256,8 @@ class Service:
         self.records = Records(tuple(nominates), seen, recognises("topowise-system", EXPORTER_LABELS))
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()))
         self.nodes = Nodes()
-        self.view = ClusterView(self.ledger, self.answers, self.nodes)
+        self.trial = Trial(self.ledger, self.answers, self.nodes)
+        self.view = ClusterView(self.trial)
 
     def verbs(self, **options: Any) -> Verbs:
         """filter, prioritize and preempt."""
@@ -281,7 +283,7 @@ class Service:
     def fitting(self, most_reserved: int = 0, **options: Any) -> FitTogetherService:
         """Returns whether pods fit at once."""
         options = {"most_reserved": most_reserved, "clock": self.clock, **options}
-        return FitTogetherService(self.ledger, self.answers, self.view, **options)
+        return FitTogetherService(self.trial, **options)
 
     def report(self, topology: nrt.NodeResourceTopology) -> None:
         """The watch of NRTs brings an object."""
@@ -422,8 +424,8 @@ def sent(reply: Reply) -> Any:
     return msgspec.json.decode(reply.body)
 
 
-def place_together(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> GroupPlacement:
+def place_together(cluster: Trial, pods: Sequence[Pod], names: Sequence[str]) -> GroupPlacement:
     """Returns the placement of all pods, without pauses between the steps."""
-    placer = GroupPlacer(answers, view, pods, names)
+    placer = GroupPlacer(cluster, pods, names)
     list(placer.steps())
     return placer.placement

@@ -38,8 +38,6 @@ from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.refusal_texts import not_together
 from topowise_scheduler.explain.text import plural
-from topowise_scheduler.ledger.answers import Answers
-from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.overlay.fit_together import FitTogether, FitTogetherService, GroupPlacement
 from topowise_scheduler.overlay.fit_together.group_placement import MOST_PODS
 from topowise_scheduler.report import timestamps
@@ -90,8 +88,6 @@ class AdmissionChecks:
     def __init__(
         self,
         api: Api,
-        ledger: Ledger,
-        answers: Answers,
         view: ClusterView,
         fitting: FitTogetherService,
         *,
@@ -99,7 +95,7 @@ class AdmissionChecks:
         is_leader: Callable[[], bool] = lambda: True,
         not_ready: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self._api, self._ledger, self._answers, self._view, self._fitting = api, ledger, answers, view, fitting
+        self._api, self._ledger, self._view, self._fitting = api, view.ledger, view, fitting
         self._nodes = nodes
         self._is_leader, self._not_ready = is_leader, not_ready
         self._workloads: Bounded[str, _Kept] = Bounded(_MOST_BYTES, lambda _, kept: kept.size)
@@ -292,8 +288,8 @@ class AdmissionChecks:
         """Wants nodes for the pods without a place, and reserves for the others. Returns why no node is requested, ""
         if nodes are, None if that is not decided yet."""
         uid = workload.metadata.uid
-        missing = await left_over(self._answers, self._view, [_with_uid(workload, pod) for pod in pods])
-        records = [self._view.record(pod) for pod in missing]
+        missing = await left_over(self._view.trial, [_with_uid(workload, pod) for pod in pods])
+        records = [self._view.trial.record(pod) for pod in missing]
         if not records or not all(map(is_examined, records)):
             return "a pod has requirements that are not checked" if records else "the cluster has changed"
         names = {pod.metadata.name for pod in missing}
@@ -310,8 +306,8 @@ class AdmissionChecks:
 
     async def _is_hopeless(self, pods: tuple[Pod, ...], placement: GroupPlacement) -> bool:
         """Returns whether no node could take the refused pod even if it were empty."""
-        record = self._view.record(pods[len(placement.placements)])
-        verdicts = await collected(self._view.verdicts(record, self._view.names))
+        record = self._view.trial.record(pods[len(placement.placements)])
+        verdicts = await collected(self._view.verdicts(record, self._view.trial.names))
         return bool(verdicts) and all(node.otherwise == "never" for node in verdicts)
 
     # Reservations of Ready Workloads
@@ -357,7 +353,7 @@ class AdmissionChecks:
 
     def _bound(self, namespaces: Collection[str]) -> Iterator[tuple[tuple[str, bytes], float]]:
         """Yields namespace and shape of each bound pod of these namespaces, and when it was started."""
-        for name in self._view.names:
+        for name in self._view.trial.names:
             for record in self._ledger.pods_on(name):
                 if record.namespace in namespaces:
                     yield (record.namespace, record.shape), timestamps.seconds(record.status.started)
@@ -367,7 +363,7 @@ class AdmissionChecks:
         place, any pod of the namespace with equal requests that was started since then is a pod of the Workload."""
         missing = []
         for pod in islice(kueue.pods_of(workload, self._flavors), MOST_PODS):
-            started = bound.get((pod.metadata.namespace, self._view.record(pod).shape), [])
+            started = bound.get((pod.metadata.namespace, self._view.trial.record(pod).shape), [])
             at = bisect_left(started, since)
             if at < len(started):
                 del started[at]

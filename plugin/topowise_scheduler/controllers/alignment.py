@@ -20,13 +20,12 @@ import msgspec
 import numpy as np
 
 from topowise.runtime.event_loop import TimeSlices, collected, sliced
-from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.kubelet.trial import trial
-from topowise_scheduler.ledger.answers import Answers, Question, Verdicts
+from topowise_scheduler.ledger.answers import Question, Verdicts
 from topowise_scheduler.ledger.budgets import Budgets
-from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay import preemption
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.engine import Outcome
 from topowise_scheduler.verdicts.kube_scheduler import Objection, Pod
@@ -55,10 +54,10 @@ class _Harm(NamedTuple):
 class AlignmentPreemption:
     """Chooses victims; changes nothing."""
 
-    def __init__(self, ledger: Ledger, answers: Answers, view: ClusterView, budgets: Budgets) -> None:
-        self._ledger = ledger
-        self._answers = answers
-        self._view = view
+    def __init__(self, cluster: Trial, budgets: Budgets) -> None:
+        self._cluster = cluster
+        self._ledger = cluster.ledger
+        self._answers = cluster.answers
         self._budgets = budgets
         self._portions = TimeSlices(_BUDGET_S)
 
@@ -86,9 +85,10 @@ class AlignmentPreemption:
 
     def still_needs(self, pod: Pod, node: str, evicted: Collection[str], remaining: Collection[str]) -> bool:
         """Returns whether the pod does not fit after the evictions so far, and would fit after the remaining ones."""
-        question = self._answers.question(pod, [node], is_simulation=True)
+        question = self._cluster.question(pod, [node])
         record, accepts = question.record, self._answers.accepts(question, node)
-        refusal = self._view.against(pod, [node])[node]
+        exclusion, short = self._cluster.opposition(record, node)
+        refusal = exclusion or short
         if refusal is not None and not self._is_for_devices(record, node, refusal):
             return False
         needs = accepts is not None and not accepts(evicted)
@@ -104,12 +104,12 @@ class AlignmentPreemption:
 
     async def _candidates(self, pod: Pod) -> tuple[Question, list[str]]:
         """Returns the question, and the nodes that lack only alignment; no nodes if a node takes the pod as it is."""
-        question = self._answers.question(pod, self._view.names, is_simulation=True)
+        question = self._cluster.question(pod, self._cluster.names)
         await sliced(self._answers.steps(question))
         question = self._answers.renewed(question)
         verdicts = self._answers.verdicts(question)
-        fits = dict(self._preemptable(question.names, verdicts))
-        opposing = await collected(self._view.opposing(pod, list(fits)))
+        fits = {name: not text for name, text in self._preemptable(question.names, verdicts)}
+        opposing = await collected(self._cluster.refusals(question.record, list(fits)))
         if any(fits[name] for name, refusal in opposing if refusal is None):
             return question, []
         return question, [

@@ -26,14 +26,12 @@ from topowise.runtime.event_loop import sliced
 from topowise.runtime.log import kv
 from topowise.runtime.log_once import OncePerChange
 from topowise_scheduler.controllers import controller, objects, pod_lists
-from topowise_scheduler.explain.cluster_view import ClusterView
-from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.gates.gate import may_get_exclusive
-from topowise_scheduler.ledger.ledger import Ledger
-from topowise_scheduler.ledger.nodes import Nodes
-from topowise_scheduler.overlay.fit_together.group_placement import Copy, GroupPlacer
+from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacer
+from topowise_scheduler.overlay.overlay import NodeCopy, Overlay
 from topowise_scheduler.overlay.scale_up.node_groups import is_daemon
 from topowise_scheduler.overlay.scale_up.relocations import Relocations
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import GUARD_ANNOTATION, SCALE_DOWN_DISABLED, Pod
 
@@ -59,26 +57,23 @@ class ScaleDownGuard:
     def __init__(
         self,
         api: Api,
-        ledger: Ledger,
-        answers: Answers,
-        view: ClusterView,
-        nodes: Nodes,
+        cluster: Trial,
         *,
         most_nodes: int = _MOST_NODES,
         not_ready: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._api = api
-        self._ledger, self._answers, self._view, self._nodes = ledger, answers, view, nodes
+        self._cluster, self._ledger, self._nodes = cluster, cluster.ledger, cluster.nodes
         self._most_nodes = most_nodes
         self._not_ready = not_ready
         self._clock = clock
-        # By node: what `ClusterView.changes` was when the node was judged last.
+        # By node: what `Trial.changes` was when the node was judged last.
         self._judged_at: dict[str, tuple[int, int]] = {}
         self._relocations = Relocations()
         # By node that may go alone, beyond the limit: the nodes that would take its pods then.
         self._alone: dict[str, frozenset[str]] = {}
-        # What `ClusterView.changes` was when the relocations were checked last.
+        # What `Trial.changes` was when the relocations were checked last.
         self._checked_at = (0, 0)
         self._problems = OncePerChange(clock)
 
@@ -93,7 +88,7 @@ class ScaleDownGuard:
     async def sync(self, _: str = _PASS) -> None:
         """Judges some nodes, first the nodes whose pods have lost their places, then the annotated nodes. Raises
         ApiError."""
-        changes, until = self._view.changes, self._clock() + _SHARE_S
+        changes, until = self._cluster.changes, self._clock() + _SHARE_S
         of_states, of_nodes = self._checked_at
         changed = {*self._ledger.node_states.changed_since(of_states), *self._nodes.changed_since(of_nodes)}
         self._checked_at = changes
@@ -149,7 +144,7 @@ class ScaleDownGuard:
         ]
         if not pods:
             return False
-        others = [other for other in self._view.names if other != name]
+        others = [other for other in self._cluster.names if other != name]
         alone = await self._fit(pods, others, {})
         if alone is None:
             return True
@@ -189,17 +184,17 @@ class ScaleDownGuard:
         return node is not None and (name in self._nodes.guarded or node.guard == "theirs")
 
     async def _fit(
-        self, pods: Sequence[Pod], names: Sequence[str], before: Mapping[str, Copy]
-    ) -> Mapping[str, Copy] | None:
+        self, pods: Sequence[Pod], names: Sequence[str], before: Mapping[str, NodeCopy]
+    ) -> Mapping[str, NodeCopy] | None:
         """Returns copies of the nodes that take the pods, None if the pods do not fit on these nodes."""
         # Evicted pods come back in any order; these two differ the most.
         placed = [await self._placed(order, names, before) for order in (pods, pods[::-1])]
         return None if None in placed else placed[0]
 
     async def _placed(
-        self, pods: Sequence[Pod], names: Sequence[str], before: Mapping[str, Copy]
-    ) -> Mapping[str, Copy] | None:
-        placer = GroupPlacer(self._answers, self._view, pods, names, before)
+        self, pods: Sequence[Pod], names: Sequence[str], before: Mapping[str, NodeCopy]
+    ) -> Mapping[str, NodeCopy] | None:
+        placer = GroupPlacer(self._cluster, pods, names, Overlay(self._cluster, before))
         try:
             await sliced(placer.steps())
         except ParseError:
@@ -207,7 +202,7 @@ class ScaleDownGuard:
             return {}
         if not placer.placement.fits:
             return None
-        return {placement.node: placer.copies[placement.node] for placement in placer.placement.placements}
+        return {placement.node: placer.overlay.changed[placement.node] for placement in placer.placement.placements}
 
     async def _annotate(self, name: str, *, is_guarded: bool) -> None:
         body = {"metadata": {"annotations": dict.fromkeys(_KEYS, "true" if is_guarded else None)}}

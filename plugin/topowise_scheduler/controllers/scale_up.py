@@ -33,15 +33,13 @@ from topowise_scheduler.controllers.scale_up_demand import Demand, units
 from topowise_scheduler.controllers.turns import in_turn
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.explain.text import plural
-from topowise_scheduler.ledger.answers import Answers
-from topowise_scheduler.ledger.ledger import Ledger
-from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.scale_up import lifecycle, node_groups, packing, placeholders
 from topowise_scheduler.overlay.scale_up.budget import Budget, Limits
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.packing import PlannedNode
 from topowise_scheduler.overlay.scale_up.placeholders import LABEL, Placeholder
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.report import timestamps
 from topowise_scheduler.verdicts.kube_scheduler import Node, Pod
 
@@ -66,9 +64,7 @@ class ScaleUp:
     def __init__(
         self,
         api: Api,
-        ledger: Ledger,
-        answers: Answers,
-        nodes: Nodes,
+        cluster: Trial,
         demand: Demand,
         settings: Settings,
         *,
@@ -81,7 +77,8 @@ class ScaleUp:
         now: Callable[[], float] = clock.wall,
     ) -> None:
         self._api = api
-        self._ledger, self._answers, self._nodes, self._demand = ledger, answers, nodes, demand
+        self._demand = demand
+        self._ledger, self._answers, self._nodes = cluster.ledger, cluster.answers, cluster.nodes
         self._workloads = workloads
         self._settings = settings
         self._declared = declared or {}
@@ -227,11 +224,7 @@ class ScaleUp:
             if (profile := await self._profile(group, members)) is not None:
                 profiles[group] = profile
         ordered = sorted(profiles.values(), key=_size)
-        coming = [
-            packing.empty_node(profiles[group], is_coming=True)
-            for group in self._coming(known, groups)
-            if group in profiles
-        ]
+        coming = [packing.empty_node(profiles[group]) for group in self._coming(known, groups) if group in profiles]
         turns = {record.uid: turn for turn, record in enumerate(wanted)}
         requests: list[tuple[int, str, Sequence[PlannedNode]]] = []
         for records in units(wanted):
@@ -301,7 +294,7 @@ class ScaleUp:
             return False
         if not record.demands.affinity_terms:
             return True
-        return not self._answers.affinity_refusal(record, profile.source, profile.kubelets)
+        return not self._answers.affinity_refusal(record, profile.source, profile.empty.states)
 
     async def _create(self, planned: PlannedNode, known: Sequence[Placeholder], members: Sequence[Node]) -> Placeholder:
         """Creates the placeholder for a node, visible for autoscalers only after its nodes are excluded."""
@@ -358,7 +351,7 @@ def _is_added_after(placeholder: Placeholder, node: Node) -> bool:
 
 def _size(profile: Profile) -> tuple[int, int, int, GroupLabels]:
     """Orders groups: the fewest kinds of devices first, then the smallest nodes."""
-    allocatable = profile.node.allocatable
+    allocatable = profile.allocatable
     devices = sum("/" in resource and amount > 0 for resource, amount in allocatable.items())
     return devices, allocatable.get("cpu", 0), allocatable.get("memory", 0), profile.group
 

@@ -14,10 +14,9 @@ from topowise_scheduler.controllers import pod_lists
 from topowise_scheduler.controllers.turns import in_turn
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.waiting import looking
-from topowise_scheduler.ledger.answers import Answers
-from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacer
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
@@ -35,15 +34,13 @@ class Demand:
     def __init__(
         self,
         api: Api,
-        ledger: Ledger,
-        answers: Answers,
         view: ClusterView,
         *,
         patience: float = PATIENCE_S,
         clock: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._api = api
-        self._ledger, self._answers, self._view = ledger, answers, view
+        self._ledger, self._view = view.ledger, view
         self._patience = patience
         self._clock = clock
         # By UID: since when the pod waits only for alignment.
@@ -89,15 +86,15 @@ class Demand:
             path = paths.path(paths.NAMESPACES, namespace, "pods")
             pods = await pod_lists.read(self._api, path, {"fieldSelector": "spec.nodeName=", "resourceVersion": "0"})
             unbound = [kube_scheduler.unbound(pod) for pod in pods if pod.metadata.uid in members]
-            yield [members[pod.metadata.uid] for pod in await left_over(self._answers, self._view, unbound)]
+            yield [members[pod.metadata.uid] for pod in await left_over(self._view.trial, unbound)]
 
 
-async def left_over(answers: Answers, view: ClusterView, pods: Sequence[Pod]) -> list[Pod]:
+async def left_over(cluster: Trial, pods: Sequence[Pod]) -> list[Pod]:
     """Returns the pods that fit on no node of the cluster beside the remaining pods."""
     without_node: list[Pod] = []
     remaining = list(pods)
     while remaining:
-        placer = GroupPlacer(answers, view, remaining, view.names)
+        placer = GroupPlacer(cluster, remaining, cluster.names)
         try:
             await sliced(placer.steps())
         except ParseError:

@@ -12,9 +12,10 @@ import msgspec
 
 from topowise.pods import ContainerNeeds, Needs, aggregate
 from topowise_scheduler.explain.explanation import NodeExplanation, ResourceRoom
-from topowise_scheduler.explain.node_verdicts import NodeVerdict, spec_of
+from topowise_scheduler.explain.node_verdicts import NodeVerdict
 from topowise_scheduler.explain.zone_amounts import zone_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.overlay.trial import spec_of
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts import kube_scheduler, refusals
 from topowise_scheduler.verdicts.kube_scheduler import SILENT, Node, Objection, Spec, Taint
@@ -177,7 +178,7 @@ def _of_nodes(way: Way, names: Sequence[str]) -> NextStep:
 def _never(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict], nearest: Nearest | None) -> NextStep:
     """No node can take the pod; names a resource of which every node has too little, if there is one."""
     assert record.needs is not None
-    nodes = [node for name in verdicts if (node := view.opposition.node(name.name)) is not None]
+    nodes = [node for name in verdicts if (node := view.trial.node(name.name)) is not None]
     if len(nodes) == len(verdicts):
         for resource, amount in record.needs.requests.items():
             largest = max(node.allocatable.get(resource, 0) for node in nodes)
@@ -217,12 +218,12 @@ def _needed(
     view: ClusterView, record: PodRecord, name: str, pods: Sequence[PodRecord]
 ) -> Generator[None, None, Sequence[PodRecord]]:
     """Returns a least set of these pods without which the node takes the pod, none if all of them do not suffice."""
-    if not pods or not view.takes_without(record, name, [pod.uid for pod in pods]):
+    if not pods or not view.trial.takes_without(record, name, [pod.uid for pod in pods]):
         return ()
     # The most important pods stay first.
     for pod in pods[-_MOST_EVICTED:][::-1]:
         fewer = [kept for kept in pods if kept is not pod]
-        if fewer and view.takes_without(record, name, [kept.uid for kept in fewer]):
+        if fewer and view.trial.takes_without(record, name, [kept.uid for kept in fewer]):
             pods = fewer
         yield None
     return pods
@@ -259,7 +260,7 @@ def _excluded(view: ClusterView, record: PodRecord, nearest: Nearest | None) -> 
 
 def _way_in(view: ClusterView, record: PodRecord, name: str) -> tuple[int, list[Change]]:
     """Changes after which the node is not excluded, each tested, with the rank of the greatest change."""
-    node, spec = view.opposition.node(name), spec_of(record)
+    node, spec = view.trial.node(name), spec_of(record)
     changes: list[Change] = []
     rank = 0
     while node is not None and (exclusion := kube_scheduler.exclusion_of(node, spec)) is not None and len(changes) < 8:
@@ -295,7 +296,7 @@ def _less(view: ClusterView, record: PodRecord, nearest: Nearest) -> Generator[N
         for amount in dict.fromkeys((least, least + 1, least + least % 2 + 2, 2 * least)):
             smaller = _smaller(record, container, resource, amount * unit)
             yield None
-            if smaller is not None and view.takes_without(smaller, name, ()):
+            if smaller is not None and view.trial.takes_without(smaller, name, ()):
                 return NextStep(Way.ASK_FOR_LESS, (name,), resource=resource, amount=amount * unit)
     return None
 
@@ -310,8 +311,8 @@ def _missing(view: ClusterView, record: PodRecord, nearest: Nearest) -> Iterator
             if not zone.fits and zone.available < room.asked:
                 yield room.resource, room.asked - max(0, zone.available), container
         return
-    node = view.opposition.node(nearest.verdict.name)
-    used = view.opposition.used(record, nearest.verdict.name)
+    node = view.trial.node(nearest.verdict.name)
+    used = view.trial.used(record, nearest.verdict.name)
     for resource, amount in record.needs.requests.items():
         missing = 0 if node is None else amount - (node.allocatable.get(resource, 0) - used.get(resource, 0))
         if missing > 0:

@@ -5,26 +5,22 @@ Every screen and metric reads these verdicts, so that all give the same answer a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
 from topowise_scheduler.explain.explanation import Verdict
-from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.gates.gate import Draft, Question
 from topowise_scheduler.ledger.ledger import Ledger
-from topowise_scheduler.ledger.nodes import Nodes
-from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.ledger.requested import Requested
-from topowise_scheduler.verdicts import kube_scheduler, refusals
+from topowise_scheduler.overlay.trial import Trial
+from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import Outcome
-from topowise_scheduler.verdicts.kube_scheduler import NO_NODE, Node, Objection, Spec
+from topowise_scheduler.verdicts.kube_scheduler import Objection
 from topowise_scheduler.verdicts.refusals import Reason, Refusal
 
 Obstacle = Literal["", "alignment", "resources", "excluded", "unconfirmed", "never"]
 
-_NO_SPEC: Final = Spec()
 _OF_OTHER_PODS: Final = refusals.OF_DEVICES | refusals.OF_STEERING | refusals.OF_CLAIMS
 
 
@@ -53,64 +49,15 @@ class NodeVerdict(NamedTuple):
         return self.verdict in ("fits", "not reported")
 
 
-class Opposition:
-    """kube-scheduler's own refusals, with the requests of the pods in the ledger; none if no Node object is known."""
-
-    def __init__(self, ledger: Ledger, nodes: Nodes, requested: Requested) -> None:
-        self._ledger = ledger
-        self._nodes = nodes
-        self._requested = requested
-
-    def used(self, record: PodRecord, name: str, leaving: Sequence[str] = ()) -> Mapping[str, int]:
-        """The requests on the node that count against the pod once the pods `leaving` have left."""
-        used = self._requested.on(name, record.priority, record.uid)
-        node_state = self._ledger.node_states.of(name) if leaving else None
-        if node_state is None:
-            return used
-        left = {**used}
-        for entry in node_state.history.entries():
-            if entry.uid in leaving:
-                left["pods"] -= 1
-                for resource, amount in entry.needs.requests.items():
-                    left[resource] = left.get(resource, 0) - amount
-        return left
-
-    def of(self, record: PodRecord, name: str) -> tuple[Objection | None, Objection | None]:
-        """Why the node is excluded for the pod, and which sums, or devices of claims, it lacks."""
-        node, needs = self._nodes.get(name), record.needs
-        if node is None:
-            return (NO_NODE if len(self._nodes) else None), None
-        short = None if needs is None else kube_scheduler.short(node, needs, self.used(record, name))
-        if short is None and record.claims:
-            short = self._ledger.gates.claimed.shortage(record, name)
-        return kube_scheduler.exclusion_of(node, spec_of(record)), short
-
-    @property
-    def is_known(self) -> bool:
-        """Whether any Node object is known."""
-        return bool(len(self._nodes))
-
-    def node(self, name: str) -> Node | None:
-        """The Node object."""
-        return self._nodes.get(name)
-
-
-def spec_of(record: PodRecord) -> Spec:
-    """What selects nodes in the pod."""
-    return _NO_SPEC if record.constraints is None else record.constraints.spec
-
-
-def node_verdicts(
-    ledger: Ledger, answers: Answers, opposition: Opposition, question: Question
-) -> Iterator[NodeVerdict]:
+def node_verdicts(trial: Trial, question: Question) -> Iterator[NodeVerdict]:
     """Yields the verdict of each node of the question, in order; about 5 us each."""
-    verdicts = answers.verdicts(question)
+    ledger, verdicts = trial.ledger, trial.answers.verdicts(question)
     problem = question.record.problem
     outcomes, gates = verdicts.outcomes.tolist(), [verdicts.refusal(at) for at in range(len(question.names))]
     for at, outcome, refusal in _behind(ledger, question, gates):
         outcomes[at], gates[at] = outcome, refusal or gates[at]
     for name, row, outcome, gate in zip(question.names, question.rows.tolist(), outcomes, gates, strict=True):
-        exclusion, short = opposition.of(question.record, name)
+        exclusion, short = trial.opposition(question.record, name)
         verdict, obstacle = _of_gates(outcome, gate, is_reported=row >= 0)
         if problem is not None and problem.of == "annotations":
             verdict, obstacle, gate = "never", "never", Refusal.UNREADABLE

@@ -80,12 +80,12 @@ def waiting_pod(view: ClusterView, record: PodRecord) -> WaitingPod:
 def looking(view: ClusterView, record: PodRecord) -> Iterator[WaitingPod | None]:
     """`waiting_pod` in steps of a few milliseconds; a step without a result yields None. Kept until a node changes,
     or until a remaining time in it does."""
-    key, stamp, now = record.pod_class, view.changes, view.ledger.clock()
+    key, stamp, now = record.pod_class, view.trial.changes, view.ledger.clock()
     kept = view.waiting.get(key)
     if kept is not None and kept[0] == stamp and now < kept[1]:
         yield kept[2]
         return
-    names = view.names
+    names = view.trial.names
     yield from view.steps(record, names)
     verdicts: list[NodeVerdict] = []
     for verdict in view.verdicts(record, names):

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from topowise_scheduler import report
+from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.kubectl import manifests, objects, reasons
 from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.manifests import Workload
@@ -37,6 +38,7 @@ class Cluster(SimulatedLedger):
         # What the ledger would log is in `notes`.
         logging.getLogger("topowise_scheduler").handlers = [logging.NullHandler()]
         super().__init__(strategy, top_score=top_score)
+        self.view = ClusterView(self.trial)
         self.objects = there
         self.pods = there.pods or ()
         self.budgets = Budgets(there.budgets)
@@ -79,7 +81,7 @@ def open_with_manifests(
         workloads, notes = manifests.waiting(options, there.pods or ())
     workloads, unknown = manifests.prioritised(workloads, _classes(options, there, workloads))
     known = Cluster(there, now, strategy, top_score=top_score)
-    if not known.view.names:
+    if not known.trial.names:
         raise objects.no_nodes(options.nodes_file)
     return known, workloads, [*notes, *unknown, *known.notes]
 

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace, console: Console) -> Output:
     movable, hindrances = defrag.sort(running, known.budgets, pod.spec.priority or 0)
     not_movable = {_hindrance(why): number for why, number in hindrances.items()}
     count = workload.count if options.count is None else options.count
-    plan = defrag.plan(known.answers, known.view, pod, count, movable, options.max_moves, progress=Progress())
+    plan = defrag.plan(known.trial, pod, count, movable, options.max_moves, progress=Progress())
     notes += [f"note: {len(movable)} of {plural(len(running), 'pod')} may be moved{_not(not_movable)}"]
     status = 1 if plan.why else 0
     document = _document(workload, count, plan, not_movable)

@@ -110,7 +110,7 @@ def _list(options: argparse.Namespace, console: Console) -> Output:
     known, workloads, notes = cluster.open_with_manifests(options, top_score=10)
     rows = []
     for workload in workloads:
-        pod, metadata = waiting_pod(known.view, known.view.record(workload.pod)), workload.pod.metadata
+        pod, metadata = waiting_pod(known.view, known.trial.record(workload.pod)), workload.pod.metadata
         name = f"{metadata.namespace}/{metadata.name}" if options.all_namespaces else metadata.name
         rows.append([name, age(metadata.creationTimestamp or "", known.now), pod.cause, next_step(pod.step)])
     table = columns(["POD", "AGE", "CAUSE", "NEXT STEP"], rows, width=console.width) if rows else []
@@ -151,7 +151,7 @@ def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[s
     else:
         known, workloads, notes = cluster.open_with_manifests(options, top_score=10)
         pods = [(workload.pod, "") for workload in workloads]
-    there_are = known.view.names
+    there_are = known.trial.names
     if not there_are:
         raise objects.no_nodes(options.nodes_file)
     named = names.existing_nodes(options.node, there_are, "--node") or there_are
@@ -164,7 +164,7 @@ def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[s
             pod,
             known.view.explanations(pod, nodes, with_hints=options.hints),
             note,
-            step_of_refused(waiting_pod(known.view, known.view.record(pod))),
+            step_of_refused(waiting_pod(known.view, known.trial.record(pod))),
         )
         for pod, note in pods
     ], notes

@@ -25,7 +25,7 @@ def run(options: argparse.Namespace, console: Console) -> Output:
     """The command."""
     known, workloads, notes = cluster.open_with_manifests(options)
     notes += not_looked_at(workloads)
-    nodes = selection.labelled(known.view.names, options.selector, known.nodes)
+    nodes = selection.labelled(known.trial.names, options.selector, known.nodes)
     texts: list[list[Line]] = []
     documents: list[dict[str, Any]] = []
     status = 0
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, console: Console) -> Output:
         if not total:
             text += [
                 "",
-                f"Next step: {next_step(waiting_pod(known.view, known.view.record(workload.numbered(0))).step)}",
+                f"Next step: {next_step(waiting_pod(known.view, known.trial.record(workload.numbered(0))).step)}",
             ]
         texts.append(text)
     body = json_output.printed(
@@ -52,11 +52,7 @@ def run(options: argparse.Namespace, console: Console) -> Output:
 def _rooms(view: ClusterView, workload: Workload, nodes: Sequence[str]) -> Iterator[Room]:
     """The number of copies on each node; a full node has the text of `explain`."""
     pod = workload.numbered(0)
-    rooms = []
-    for filling in view.fillings(pod, nodes):
-        while filling.add():
-            pass
-        rooms.append(filling.room())
+    rooms = view.rooms(pod, nodes)
     full = [room.node for room in rooms if not room.count]
     why = {workload.node: workload.text for workload in view.explanations(pod, full)}
     return (msgspec.structs.replace(room, limit=why.get(room.node, room.limit)) for room in rooms)

@@ -213,12 +213,6 @@ class Answers:
         """Returns whether a node on which the pod fits may still refuse it, by its kubelet's own choice of devices."""
         return self._gates.affinity.may_be_refused(record, name)
 
-    def as_expected(self, record: PodRecord, name: str) -> PodRecord:
-        """Returns the record of a pod as the kubelet of a fitting node would admit it: on the NUMA node that the pod
-        requires, if it requires one."""
-        steered = self._gates.numa_node.expected_on(record, name)
-        return record if steered is None else msgspec.structs.replace(record, steered=steered)
-
     def is_in_vain(self, question: Question, name: str, gone: Collection[str]) -> bool:
         """Returns whether the devices would still be farther apart than the pod requires without the pods `gone`, or
         the devices of its claims would be missing, or not near."""

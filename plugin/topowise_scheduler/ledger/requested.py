@@ -13,6 +13,7 @@ from topowise.bounded import Bounded
 from topowise.pods import Amounts
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.node.history import Entry
+from topowise_scheduler.verdicts import kube_scheduler
 
 _MOST_BYTES: Final = 16 << 20
 
@@ -50,7 +51,5 @@ class Requested:
 def _sums(entries: Iterable[Entry]) -> Amounts:
     used: Amounts = {"pods": 0}
     for entry in entries:
-        used["pods"] += 1
-        for resource, amount in entry.needs.requests.items():
-            used[resource] = used.get(resource, 0) + amount
+        kube_scheduler.add(used, entry.needs)
     return used

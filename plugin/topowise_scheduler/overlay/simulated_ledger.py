@@ -15,7 +15,6 @@ import msgspec
 
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler.configuration import Scoring
-from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.ledger import Ledger
@@ -23,6 +22,7 @@ from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.exporter_pods import ExporterSettings, recognises
 from topowise_scheduler.ledger.pods.records import PodRecord, PodStatus, Records
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.report import PodName, Report
 from topowise_scheduler.report.nrt_report import FreeResources
 from topowise_scheduler.verdicts import strategies
@@ -57,7 +57,7 @@ class SimulatedLedger:
             ignores_claims=True,
         )
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
-        self.view = ClusterView(self.ledger, self.answers, self._nodes)
+        self.trial = Trial(self.ledger, self.answers, self._nodes)
         self.notes: list[str] = []
 
     def fill(self, pods: Iterable[Pod], nodes: Iterable[NodeObject], now: float, age: Callable[[str], float]) -> None:

@@ -28,6 +28,7 @@ from topowise_scheduler.overlay.fit_together import FitTogetherService
 from topowise_scheduler.overlay.scale_up import declared_groups
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.template_nodes import TemplateNodes
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.serve.extender.explaining import Explainer
 from topowise_scheduler.serve.extender.steering import NodeSteering
 from topowise_scheduler.verdicts import strategies
@@ -78,15 +79,14 @@ class Core:
             self.sources.append(self.steering.source)
         strategy = self.strategy(settings.scoring.strategy)
         self.answers = Answers(self.ledger, self.records, strategy, top_score=settings.extender.score_scale)
-        self.view = ClusterView(self.ledger, self.answers, self.nodes)
+        self.trial = Trial(self.ledger, self.answers, self.nodes)
+        self.view = ClusterView(self.trial)
         self.node_groups = _declared_groups(settings.scale_up)
         self.templates = TemplateNodes(
             self.ledger, self.answers, self.nodes, settings.scale_up.group_labels, self.node_groups
         )
         self.explainer = Explainer(api, self.view, self.not_synced)
-        self.fitting = FitTogetherService(
-            self.ledger, self.answers, self.view, most_reserved=settings.fit_together.most_reserved
-        )
+        self.fitting = FitTogetherService(self.trial, most_reserved=settings.fit_together.most_reserved)
 
     def not_synced(self) -> str | None:
         """Returns which collections have not been listed yet, None once all have."""

@@ -42,7 +42,7 @@ class Leader:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        cluster = Cluster(core.ledger, core.answers, core.nodes, core.view.requested)
+        cluster = Cluster(core.ledger, core.answers, core.nodes, core.trial.requested)
         self._decisions = Decisions(cluster, clock.monotonic)
         self._elector: Elector | None = None
         settings = core.settings
@@ -54,13 +54,9 @@ class Leader:
 
     def _admission_checks(self) -> AdmissionChecks:
         core = self._core
-        fitting = FitTogetherService(
-            core.ledger, core.answers, core.view, most_reserved=_MOST_RESERVED, limit="reserved for admission checks"
-        )
+        fitting = FitTogetherService(core.trial, most_reserved=_MOST_RESERVED, limit="reserved for admission checks")
         return AdmissionChecks(
             core.api.fenced(self._may_write),
-            core.ledger,
-            core.answers,
             core.view,
             fitting,
             nodes=self._workload_pods if core.settings.scale_up.enabled else None,
@@ -105,7 +101,7 @@ class Leader:
     def _enabled_controllers(self) -> dict[str, Work]:
         core, settings = self._core, self._core.settings
         api, ledger, answers = core.api.fenced(self._may_write), core.ledger, core.answers
-        alignment = AlignmentPreemption(ledger, answers, core.view, core.budgets)
+        alignment = AlignmentPreemption(core.trial, core.budgets)
         requeuer = Requeuer(api, ledger, answers.fits, prepare=answers.fitting)
 
         def nominate() -> Coroutine[Any, Any, None]:
@@ -114,12 +110,10 @@ class Leader:
 
         def scale_up() -> Coroutine[Any, Any, None]:
             chosen = settings.scale_up
-            demand = Demand(api, ledger, answers, core.view)
+            demand = Demand(api, core.view)
             return ScaleUp(
                 api,
-                ledger,
-                answers,
-                core.nodes,
+                core.trial,
                 demand,
                 chosen,
                 namespace=chosen.namespace or needed_namespace("scaleUp.namespace"),
@@ -128,7 +122,7 @@ class Leader:
                 not_ready=self._undecided,
             ).run()
 
-        guard = ScaleDownGuard(api, ledger, answers, core.view, core.nodes, not_ready=core.not_synced)
+        guard = ScaleDownGuard(api, core.trial, not_ready=core.not_synced)
         controllers: dict[str, tuple[bool, Work]] = {
             "requeue": (settings.requeue.enabled, requeuer.run),
             "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, core.view).run),

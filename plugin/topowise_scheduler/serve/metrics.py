@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from topowise import __version__
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.refusal_texts import TEXTS
+from topowise_scheduler.explain.shortage import Shortage, Waits
 from topowise_scheduler.explain.waiting_texts import CAUSE_TEXTS
 from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
 from topowise_scheduler.ledger.answers import Answers
@@ -21,7 +22,6 @@ from topowise_scheduler.ledger.holes import PODS, Holes
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.node.precision import Precision
 from topowise_scheduler.ledger.pods.records import KUBELET_REFUSALS
-from topowise_scheduler.overlay.shortage import Shortage, Waits
 from topowise_scheduler.report import Report
 
 PREFIX = "topowise_scheduler"

@@ -52,7 +52,7 @@ def for_schedulers(core: Core, measured: http.Metrics) -> http.Application:
 
 def for_people(core: Core, measured: http.Metrics, dashboard: Dashboard | None) -> http.Application:
     """Returns the application of the port for people: no verb books or binds, and fit-together only answers."""
-    fitting = FitTogetherService(core.ledger, core.answers, core.view, most_reserved=0)
+    fitting = FitTogetherService(core.trial, most_reserved=0)
     fits = Verb(replies.refuse, later=partial(fit_together, fitting, core.not_synced))
     return http.Application(
         {"explain": Verb(replies.refuse, query=core.explainer.explain), "fit-together": fits},

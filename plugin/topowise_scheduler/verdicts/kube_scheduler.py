@@ -298,6 +298,14 @@ def has_room(node: Node, needs: Needs, used: Mapping[str, int]) -> bool:
     return all(amount <= node.allocatable.get(name, 0) - used.get(name, 0) for name, amount in _requests(needs))
 
 
+def add(sums: Amounts, needs: Needs, pods: int = 1) -> None:
+    """Adds the requests of so many such pods to the sums of a node, with their number as "pods"; negative: takes them
+    away."""
+    for resource, amount in needs.requests.items():
+        sums[resource] = sums.get(resource, 0) + pods * amount
+    sums[_PODS] = sums.get(_PODS, 0) + pods
+
+
 def room(node: Node, needs: Needs, used: Mapping[str, int]) -> tuple[int, str]:
     """The number of such pods for which node allocatable suffices, and the message for the next pod."""
     return min(

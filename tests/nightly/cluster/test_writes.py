@@ -39,6 +39,7 @@ from topowise_scheduler.controllers.waiting_pods import CONDITION, WaitingPods
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.overlay.overlay import NodeCopy
 from topowise_scheduler.overlay.scale_up import placeholders
 from topowise_scheduler.overlay.scale_up.node_groups import Profile
 from topowise_scheduler.overlay.scale_up.packing import PlannedNode
@@ -63,6 +64,7 @@ EVERY_FEATURE = (
     "exporter.config.podPlacements=true",
     "steering.enabled=true",
 )
+EMPTY = NodeCopy((), node=Node(""))
 PODS = "/api/v1/namespaces/default/pods"
 SYSTEM = "/api/v1/namespaces/kube-system/pods"
 NODE = "/api/v1/nodes/metal-0"
@@ -142,7 +144,7 @@ def lease(name: str, metadata: Document, refusal: str = "of Leases of steering, 
 def placeholder(refusal: str, labels: Document | None = None, name: str = "", **changed: Any) -> Write:
     """A pod like a placeholder, but for these labels, this name, or these fields of its spec or its container."""
     records = [Service().put(waiting_pod("waits"))]
-    planned = PlannedNode(Profile((("pool", "a"),), Node(""), "", (), {}), (), {}, records=records)
+    planned = PlannedNode(Profile((("pool", "a"),), "", EMPTY), EMPTY, records)
     document = placeholders.document(planned, ["metal-0"], PLACEHOLDERS, "theft")
     document["metadata"]["labels"] = document["metadata"]["labels"] if labels is None else labels
     document["metadata"]["name"] = name or document["metadata"]["name"]
@@ -474,13 +476,11 @@ class Acting:
     async def scale_up(self) -> None:
         """Requests a node, attributes it, and ends and deletes the placeholder."""
         service, later = self.service, 0.0
-        ledger, settings = service.ledger, ScaleUpSettings(enabled=True, group_labels=("pool",))
-        demand = Demand(self.api, ledger, service.answers, service.view, patience=0.0)
+        settings = ScaleUpSettings(enabled=True, group_labels=("pool",))
+        demand = Demand(self.api, service.view, patience=0.0)
         leader = ScaleUp(
             self.api,
-            ledger,
-            service.answers,
-            service.nodes,
+            service.trial,
             demand,
             settings,
             namespace=NAMESPACE,
@@ -488,8 +488,8 @@ class Acting:
             now=lambda: time.time() + later,
         )
         record = self.record(put(self.cluster, "to-scale-up"))
-        profile = Profile((("pool", "a"),), Node(""), "metal-0", (), {})
-        planned = PlannedNode(profile, (), {}, records=[record])
+        profile = Profile((("pool", "a"),), "metal-0", EMPTY)
+        planned = PlannedNode(profile, EMPTY, [record])
         created = await leader._create(planned, [], [Node("metal-0", hostname="metal-0")])
         await leader._patch(created, placeholders.node_patch(created.uid, "metal-0", time.time()))
         await leader._patch(created, placeholders.end_patch(created.uid, "useless", "it cannot align", time.time()))
@@ -525,8 +525,7 @@ class Acting:
         }
         path = f"{KUEUE}/namespaces/default/workloads/job"
         assert call("PATCH", f"{path}/status", {"status": status}, content_type=MERGE_PATCH)[0] == 200
-        fitting = service.fitting(8)
-        checks = AdmissionChecks(self.api, service.ledger, service.answers, service.view, fitting)
+        checks = AdmissionChecks(self.api, service.view, service.fitting(8))
         task = asyncio.create_task(checks.run())
         posted: list[Document] = []
         try:
@@ -545,7 +544,7 @@ class Acting:
 
     async def guard(self) -> None:
         service = self.service
-        guard = ScaleDownGuard(self.api, service.ledger, service.answers, service.view, service.nodes)
+        guard = ScaleDownGuard(self.api, service.trial)
         self.cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": "guarded"}})
         for is_guarded in (True, False):
             await guard._annotate("guarded", is_guarded=is_guarded)

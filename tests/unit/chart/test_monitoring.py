@@ -21,6 +21,7 @@ from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.records import Records
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.serve import metrics
 from topowise_scheduler.serve.extender import http
 from topowise_scheduler.verdicts import strategies
@@ -42,7 +43,7 @@ def registries() -> Iterator[CollectorRegistry]:
     strategy = strategies.make("TightFit", {"cpu": 1}, Scoring())
     answers = Answers(ledger, Records(), strategy)
     registry = metrics.registry(ledger, answers)
-    metrics.watch_shortage(registry, ledger, ClusterView(ledger, answers, Nodes()))
+    metrics.watch_shortage(registry, ledger, ClusterView(Trial(ledger, answers, Nodes())))
     metrics.watch(registry, "synced", "As the daemon has it.", lambda: 1.0)
     http.Metrics(registry)
     yield registry

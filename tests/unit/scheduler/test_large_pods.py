@@ -116,4 +116,4 @@ async def test_a_pod_beyond_the_bound_fits_with_no_other_pod_and_moves_no_pod() 
     fit, _ = await service.fitting().fit(FitTogether(pods=(large_pod,)))
     assert (fit.fits, Refusal.TOO_LARGE in fit.refused) == (False, True)
     with pytest.raises(ParseError, match=f"at most {MAX_CONTAINERS} containers"):
-        defrag.plan(service.answers, service.view, large_pod, 1, [], 1)
+        defrag.plan(service.trial, large_pod, 1, [], 1)

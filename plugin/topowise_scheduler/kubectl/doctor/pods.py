@@ -35,7 +35,7 @@ def _waiting(there: Objects, now: float) -> Iterator[Finding]:
     from topowise_scheduler.kubectl.cluster import Cluster
 
     view = Cluster(there, now).view
-    for record in (view.record(pod) for pod in there.pods or () if not pod.spec.nodeName):
+    for record in (view.trial.record(pod) for pod in there.pods or () if not pod.spec.nodeName):
         if record.status.tried and not record.status.leaving:
             pod = waiting_pod(view, record)
             yield Finding(

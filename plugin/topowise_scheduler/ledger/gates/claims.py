@@ -139,12 +139,13 @@ class ClaimGate:
         name: str,
         states: Sequence[Kubelet],
         taken: Sequence[DeviceRequestAllocationResult] = (),
+        leaving: Collection[str] = (),
     ) -> Expected:
-        """Returns how a pod would come to a node in these states with these devices `taken`; a pod without claims comes
-        as it is."""
+        """Returns how a pod would come to a node in these states with these devices `taken`, once the pods `leaving`
+        have left; a pod without claims comes as it is."""
         if not self.applies(record):
             return Expected(record, ClaimedDevices())
-        devices, near = self._claimed.once_placed(record, name, (), taken)
+        devices, near = self._claimed.once_placed(record, name, leaving, taken)
         steered = None if devices.problem else self._numa_node.steered_in(record, name, states, near)
         placed = [_placed(state, steered) for state in states if near] if steered is not None else []
         is_near = all(nodes is not None and nodes <= near for nodes in placed)

@@ -181,6 +181,15 @@ class NumaNodeGate:
             demands += self._affinity.demands(record, name, states)
         return refusal_of(states, views_of(record), demands)
 
+    def refusal_in(self, record: PodRecord, name: str, states: Sequence[Kubelet]) -> Refusal | None:
+        """Returns why a node in these states has no NUMA node that the pod requires, None if it has. Some kubelets
+        would admit the pod elsewhere."""
+        node_state = self._node_states.of(name)
+        if node_state is None or not states or not self._can_steer(record, name):
+            return None
+        demands = [demand for demand in _demands(record, node_state, states[0], ()) if demand.is_required]
+        return refusal_of(states, views_of(record), demands)
+
     def choice(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Choice:
         """Returns the choice of a NUMA node for a pod, nothing to send if the pod requests no marker, or the node has
         no markers or no report."""

@@ -44,7 +44,7 @@ class Exhaustive:
             if mover.uid == last:
                 continue
             origin = scene.moved.get(mover.uid, name)
-            for target in scene.cluster.candidates(mover.pod, mover.record).possible:
+            for target in scene.cluster.classes.of(mover.pod, mover.replacement).possible:
                 if target == origin:
                     continue
                 self._left -= 1

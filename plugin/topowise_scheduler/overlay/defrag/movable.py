@@ -11,6 +11,7 @@ import msgspec
 
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.ledger.pods.scheduling_constraints import constraints_of
 from topowise_scheduler.verdicts.kube_scheduler import MIRROR, Pod, Unexamined, unexamined
 
 _SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -31,10 +32,11 @@ class Hindrance(Enum):
 
 
 class Movable(msgspec.Struct, frozen=True):
-    """A pod that may be moved; `pod` is its replacement, without a node."""
+    """A pod that may be moved; `pod` is its replacement, without a node, and `replacement` the record of that."""
 
     pod: Pod
     record: PodRecord
+    replacement: PodRecord
 
     @property
     def uid(self) -> str:
@@ -60,7 +62,11 @@ def sort(
             continue
         metadata = msgspec.structs.replace(pod.metadata, uid="")
         spec = msgspec.structs.replace(pod.spec, nodeName="")
-        movable.append(Movable(msgspec.structs.replace(pod, metadata=metadata, spec=spec, status=None), record))
+        unbound = msgspec.structs.replace(pod, metadata=metadata, spec=spec, status=None)
+        replacement = msgspec.structs.replace(
+            record, uid="", node="", nominated="", steered=None, constraints=constraints_of(spec)
+        )
+        movable.append(Movable(unbound, record, replacement))
     return movable, skipped
 
 

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from topowise_scheduler.explain.cluster_view import ClusterView
-from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.overlay.defrag.exhaustive import Exhaustive
 from topowise_scheduler.overlay.defrag.movable import Movable
 from topowise_scheduler.overlay.defrag.scene import Change, Cluster, Scene, Step
 from topowise_scheduler.overlay.defrag.search import Progress, Search
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 
@@ -39,8 +38,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan(
-    answers: Answers,
-    view: ClusterView,
+    trial: Trial,
     target: Pod,
     count: int,
     movers: Sequence[Movable],
@@ -50,8 +48,8 @@ def plan(
 ) -> Plan:
     """Returns the plan with the fewest moves, at most `most`, after which `count` target pods fit. Raises ParseError
     for a pod that cannot be read."""
-    cluster = Cluster(answers, view, target, view.names)
-    start = Scene(cluster)
+    cluster = Cluster(trial, target)
+    start = Scene(cluster, cluster.overlay)
     scene = start.fill(count)
     already = scene.arrived
     if already >= count:
@@ -107,7 +105,7 @@ def _by_node(movers: Sequence[Movable]) -> Mapping[str, Sequence[Movable]]:
 
 def _why(cluster: Cluster, search: Search, reached: int, count: int, most: int, *, tried_all: bool) -> str:
     so_far = f"room for {reached} of {count}: " if reached else ""
-    if not cluster.candidates(cluster.target, cluster.question.record).possible:
+    if not cluster.homes.possible:
         return f"{so_far}no node would take such a pod, whatever pods left it"
     moves = f"{most} move{'' if most == 1 else 's'}"
     if search.fewest_leaving is not None:

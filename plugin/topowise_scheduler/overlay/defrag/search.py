@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final
 
-from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.overlay import preemption
 from topowise_scheduler.overlay.defrag.bound import Bound
 from topowise_scheduler.overlay.defrag.movable import Movable
 from topowise_scheduler.overlay.defrag.scene import Scene
+from topowise_scheduler.overlay.overlay import NodeCopy, Placement
 from topowise_scheduler.overlay.preemption import Running
 
 MAX_SETS: Final = 100_000
@@ -30,12 +29,12 @@ Progress = Callable[[str], None]
 class _Node:
     """A node in a scene, the pods that may leave it, and how many must leave at least."""
 
-    def __init__(self, name: str, states: tuple[Kubelet, ...], scene: Scene, movers: Sequence[Movable]) -> None:
+    def __init__(self, name: str, copy: NodeCopy, scene: Scene, movers: Sequence[Movable]) -> None:
         self.name = name
-        self.states = states
-        state = states[0]
+        self.copy = copy
+        self.state = state = copy.states[0]
         here = {mover.uid: mover for mover in movers if mover.uid in state.active}
-        self.bound = Bound(state, scene.cluster.question.record.view(state), here)
+        self.bound = Bound(state, scene.cluster.target.view(state), here)
         # The lowest priority first, and of equal priority the pod that started last.
         relevant = sorted(
             (here[uid] for uid in self.bound.relevant), key=lambda mover: mover.record.status.started, reverse=True
@@ -78,14 +77,13 @@ class Search:
 
     def _node(self, scene: Scene, name: str) -> _Node | None:
         """Returns the node, None if it would not take the target pod whatever pods left it."""
-        candidates = scene.cluster.candidates(scene.cluster.target, scene.cluster.question.record)
-        if name not in candidates.possible_set:
+        if name not in scene.cluster.homes.possible:
             return None
-        states = scene.states(name)
+        copy = scene.overlay.node(name)
         node = self._nodes.get(name)
-        if node is None or node.states is not states:
+        if node is None or node.copy is not copy:
             movers = [mover for mover in self._movers[name] if mover.uid not in scene.moved]
-            node = self._nodes[name] = _Node(name, states, scene, movers)
+            node = self._nodes[name] = _Node(name, copy, scene, movers)
         return None if node.least is None else node
 
     def _with_leaving(self, scene: Scene, node: _Node, size: int) -> Scene | None:
@@ -101,16 +99,9 @@ class Search:
         return None
 
     def _fits_without(self, scene: Scene, node: _Node, leaving: Sequence[Movable]) -> bool:
-        record = scene.cluster.question.record
-        gone = [mover.record.needs.requests for mover in leaving if mover.record.needs is not None]
-        if not scene.has_sums(scene.cluster.target, node.name, gone):
-            return False
-        for state in node.states:
-            self._trials -= 1
-            copy = _without(state, leaving)
-            if not trial(copy, record.view(copy)).admission.admitted:
-                return False
-        return scene.are_near(record, node.name, (_without(state, leaving) for state in node.states))
+        self._trials -= len(node.copy.states)
+        without = scene.overlay.remove([mover.record for mover in leaving], node.name)
+        return isinstance(without.place(scene.cluster.target, node.name), Placement)
 
     def _moved(self, scene: Scene, node: _Node, leaving: Sequence[Movable]) -> Scene | None:
         """Returns the scene after these pods were moved and a target pod was placed, None if that fails."""
@@ -127,11 +118,11 @@ class Search:
         best: Scene | None = None
         for node in promising:
             self._progress(f"looking for pods to move from {node.name}")
-            pod = scene.cluster.question.record.view(node.states[0])
+            pod = scene.cluster.target.view(node.state)
             by_uid = {mover.uid: mover for mover in node.movers if self._has_candidate(scene, mover, node.name)}
             # Equal priorities, so that the fewest pods are the least harm.
             running = [Running(uid, _EQUAL_PRIORITY, mover.record.status.started) for uid, mover in by_uid.items()]
-            choice = preemption.choose(node.states[0], pod, 0, running, (), {})
+            choice = preemption.choose(node.state, pod, 0, running, (), {})
             if choice is None or not 0 < len(choice.victims) <= most:
                 continue
             leaving = [by_uid[uid] for uid in choice.victims]
@@ -141,10 +132,6 @@ class Search:
 
     def _has_candidate(self, scene: Scene, mover: Movable, origin: str) -> bool:
         return any(name != origin for name in scene.candidates(mover))
-
-
-def _without(state: Kubelet, leaving: Sequence[Movable]) -> Kubelet:
-    return state.without([mover.uid for mover in leaving])
 
 
 def _placements(scene: Scene, origin: str, leaving: Sequence[Movable], left: list[int]) -> Iterator[Scene]:

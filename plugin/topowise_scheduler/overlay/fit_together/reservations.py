@@ -16,11 +16,9 @@ import msgspec
 from topowise.errors import ParseError
 from topowise.runtime import clock
 from topowise.runtime.event_loop import sliced
-from topowise_scheduler.explain.cluster_view import ClusterView
-from topowise_scheduler.ledger.answers import Answers
-from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.overlay.fit_together import group_placement
 from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacement, GroupPlacer
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts.kube_scheduler import Pod, unbound
 
 MOST_SECONDS: Final = 600
@@ -54,18 +52,16 @@ class FitTogetherService:
 
     def __init__(
         self,
-        ledger: Ledger,
-        answers: Answers,
-        view: ClusterView,
+        cluster: Trial,
         *,
         most_reserved: int = 0,
         limit: str = "fitTogether.mostReserved",
         clock: Callable[[], float] = clock.monotonic,
     ) -> None:
-        self._ledger = ledger
-        self._answers = answers
-        self._view = view
-        self._most_reserved, self._limit, self._clock = most_reserved, limit, clock
+        self._cluster = cluster
+        self._ledger = cluster.ledger
+        self._most_reserved, self._limit = most_reserved, limit
+        self._clock = clock
         # By name: the end (seconds, monotonic), and the end of each pod's reservation in the ledger, by uid.
         self._reservations: dict[str, tuple[float, dict[str, float]]] = {}
 
@@ -79,7 +75,7 @@ class FitTogetherService:
         if not 0 < len(pods) <= group_placement.MOST_PODS:
             raise ParseError("pods", str(len(pods)), f"1 to {group_placement.MOST_PODS} of them")
         self._check_limit(len(pods) if request.reserve_seconds else 0)
-        placing = GroupPlacer(self._answers, self._view, pods, list(request.nodes) or self._view.names)
+        placing = GroupPlacer(self._cluster, pods, list(request.nodes) or self._cluster.names)
         await sliced(placing.steps())
         placement = placing.placement
         if not placement.fits or not request.reserve_seconds:

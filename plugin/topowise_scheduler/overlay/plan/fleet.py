@@ -6,7 +6,7 @@ Invariant: a pod is bound only where the gates, kube-scheduler's filters and the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final, Literal
 
@@ -22,7 +22,7 @@ from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.plan.sums import Scores, Sums
 from topowise_scheduler.overlay.plan.values import KUBE_SCHEDULER, PlanError
 from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger
-from topowise_scheduler.verdicts import kube_scheduler, strategy_names
+from topowise_scheduler.verdicts import strategy_names
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 from topowise_scheduler.verdicts.refusals import Reason
 from topowise_scheduler.verdicts.strategies import scale
@@ -58,12 +58,13 @@ class Scheduler(msgspec.Struct, frozen=True):
 
 
 class Kind:
-    """What all copies of a pod have in common. `open` (nodes,): nodes that no taint or selector excludes."""
+    """What all copies of a pod have in common. `accepted` (nodes,): nodes that kube-scheduler itself accepted after the
+    first `seen` changes of the fleet."""
 
-    def __init__(self, record: PodRecord, exclusions: Sequence[str]) -> None:
+    def __init__(self, record: PodRecord, nodes: int) -> None:
         self.record = record
-        self.exclusions = exclusions
-        self.open: NDArray[np.bool_] = np.array([not words for words in exclusions], np.bool_)
+        self.accepted: NDArray[np.bool_] = np.zeros(nodes, np.bool_)
+        self.seen: int | None = None
         # `NodeStates.changes` when no node took the pod; only nodes that have changed since are asked again.
         self.refused_at: int | None = None
         # Nodes whose kubelet has refused a pod that kube-scheduler alone sent there, by the node's last change.
@@ -81,7 +82,7 @@ class Fleet:
     def __init__(self, ledger: SimulatedLedger, scheduler: Scheduler, *, is_steering: bool = True) -> None:
         self.ledger = ledger
         self.scheduler = scheduler
-        self.names = ledger.view.names
+        self.names = ledger.trial.names
         self.kubelet_refusals = 0
         """Pods that a kubelet refused after a scheduler had sent them."""
         self._is_steering = is_steering
@@ -89,33 +90,25 @@ class Fleet:
         self._index = {name: at for at, name in enumerate(self.names)}
         self._all = np.arange(len(self.names))
         self._rows = ledger.answers.engine.rows(self.names)
-        opposition = ledger.view.opposition
-        self.nodes = [opposition.node(name) for name in self.names]
-        self._knows_nodes = opposition.is_known
+        self.nodes = [ledger.trial.node(name) for name in self.names]
         self.sums = Sums(self.nodes)
         for at, name in enumerate(self.names):
             node_state = self._states.of(name)
             for entry in () if node_state is None else node_state.history.entries():
                 self.sums.add(at, entry.needs.requests)
         self._kinds: dict[object, Kind] = {}
-        self._exclusions: dict[bytes, list[str]] = {}
+        # The nodes of all pods that came or went since the start.
+        self._changed: list[str] = []
         self._bound: dict[str, tuple[int, Mapping[str, int]]] = {}
 
     def kind(self, pod: Pod) -> Kind:
         """Returns the kind of a pod. Raises ParseError for a pod that cannot be read."""
-        record = self.ledger.view.record(pod)
-        constraints = record.constraints
+        record = self.ledger.trial.record(pod)
         # Terms about other pods select them by namespace and labels.
         key = record.pod_class, record.is_too_large, record.namespace, tuple(sorted(record.labels.items()))
         kind = self._kinds.get(key)
         if kind is None:
-            assert constraints is not None
-            exclusions = self._exclusions.get(constraints.key)
-            if exclusions is None:
-                exclusions = self._exclusions[constraints.key] = [
-                    self._exclusion(at, constraints.spec) for at in range(len(self.names))
-                ]
-            kind = self._kinds[key] = Kind(record, exclusions)
+            kind = self._kinds[key] = Kind(record, len(self.names))
         return kind
 
     def find(self, kind: Kind) -> str | None:
@@ -124,12 +117,11 @@ class Fleet:
         if needs is None or kind.record.is_too_large:
             return None
         if self.scheduler.is_blind:
-            at = self._all[self._by_filters(kind, needs)]
+            at = self._all[self.accepted(kind)]
             return self._by_sums(kind, needs, at) if at.size else None
         changes = self._states.changes
         at = self._all if kind.refused_at is None else self._changed_since(kind.refused_at)
-        at = at[kind.open[at]]
-        at = at[self.sums.fits(needs, at)]
+        at = at[self.accepted(kind)[at]]
         name = self._by_gates(kind, needs, at) if at.size else None
         if name is None:
             kind.refused_at = changes
@@ -138,14 +130,22 @@ class Fleet:
     def may_change(self, kind: Kind) -> bool:
         """Returns whether more pods may let the pod in, after `find` has found no node: kube-scheduler alone sends a
         pod to its best node, whatever its kubelet says, until another node is the best."""
-        needs = kind.needs
-        return self.scheduler.is_blind and needs is not None and bool(self._by_filters(kind, needs).any())
+        return self.scheduler.is_blind and kind.needs is not None and bool(self.accepted(kind).any())
+
+    def accepted(self, kind: Kind) -> NDArray[np.bool_]:
+        """Returns which nodes kube-scheduler itself accepts for the pod (nodes,). Only nodes that have changed since
+        the last call are asked again: a node takes 5 us."""
+        names = self.names if kind.seen is None else {*self._changed[kind.seen :]}
+        for name, refusal in self.ledger.trial.refusals(kind.record, names):
+            kind.accepted[self._index[name]] = refusal is None
+        kind.seen = len(self._changed)
+        return kind.accepted
 
     def fits_on(self, kind: Kind) -> NDArray[np.bool_]:
         """Returns which nodes would take the pod (nodes,)."""
         fits = np.zeros(len(self.names), np.bool_)
         if kind.needs is not None and not kind.record.is_too_large:
-            at = self._all[self._by_filters(kind, kind.needs)]
+            at = self._all[self.accepted(kind)]
             if at.size:
                 fits[at] = self.ledger.answers.verdicts(self._question(kind, at)).outcomes == FITS
         return fits
@@ -156,12 +156,9 @@ class Fleet:
             return {str(kind.record.problem): len(self.names)}
         verdicts = self.ledger.answers.verdicts(self._question(kind, self._all))
         reasons: Counter[Reason] = Counter()
-        for at, node in enumerate(self.nodes):
-            words = kind.exclusions[at]
-            short = None if words or node is None else kube_scheduler.short(node, kind.needs, self.sums.used(at))
-            reason: Reason | None = (words if short is None else short.words) or verdicts.refusal(at)
-            if reason:
-                reasons[reason] += 1
+        for at, (_, objection) in enumerate(self.ledger.trial.refusals(kind.record, self.names)):
+            reason = verdicts.refusal(at) if objection is None else objection.words
+            reasons.update([reason] if reason else ())
         return dict(reasons.most_common())
 
     def bind(self, kind: Kind, uid: str, pod_name: tuple[str, str], node: str) -> int | None:
@@ -175,6 +172,7 @@ class Fleet:
         node_state = self._states.of(node)
         assert node_state is None or node_state.report is None or node_state.is_placed(uid), f"{name} is not on {node}"
         at = self._index[node]
+        self._changed.append(node)
         self.sums.add(at, needs.requests)
         self._bound[uid] = at, needs.requests
         return steered
@@ -183,6 +181,7 @@ class Fleet:
         """Ends a pod that `bind` has bound."""
         at, requests = self._bound.pop(uid)
         self.ledger.end(uid)
+        self._changed.append(self.names[at])
         self.sums.add(at, requests, -1)
 
     def adopt(self, uid: str, node: str, needs: Needs) -> None:
@@ -203,9 +202,6 @@ class Fleet:
             own = self.sums.least_allocated(needs) + self.sums.balanced(needs)
             scores = scores * _EXTENDER_WEIGHT + own[at[fitting]]
         return self.names[self._one_of(at[fitting], scores)]
-
-    def _by_filters(self, kind: Kind, needs: Needs) -> NDArray[np.bool_]:
-        return kind.open & self.sums.fits(needs, self._all)
 
     def _by_sums(self, kind: Kind, needs: Needs, at: Indices) -> str | None:
         """Sends the pod to the best node by sums: after a refusal its controller makes another pod, which goes to a
@@ -251,13 +247,6 @@ class Fleet:
     def _changed_since(self, changes: int) -> Indices:
         changed = {self._index[name] for name in self._states.changed_since(changes) if name in self._index}
         return np.array(sorted(changed), np.intp)
-
-    def _exclusion(self, at: int, spec: kube_scheduler.Spec) -> str:
-        node = self.nodes[at]
-        if node is None:
-            return kube_scheduler.NO_NODE.words if self._knows_nodes else ""
-        refusal = kube_scheduler.exclusion_of(node, spec)
-        return "" if refusal is None else refusal.words
 
 
 def top_score(scheduler: Scheduler) -> int:

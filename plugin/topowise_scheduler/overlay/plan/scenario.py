@@ -100,7 +100,7 @@ def decide(scenario: Scenario, control: Control = go_on) -> Result:
         moves=moves,
         unexamined=_unexamined(planned),
         kubelets={name: kubelet for name in fleet.names if (kubelet := fleet.ledger.kubelet(name)) is not None},
-        by_amounts=frozenset(name for name in fleet.names if fleet.ledger.view.precision(name) == "counts"),
+        by_amounts=frozenset(name for name in fleet.names if fleet.ledger.trial.precision(name) == "counts"),
         pod_names=_names(fleet),
         is_complete=before.is_complete and filled.is_complete and (played is None or played.is_complete),
     )
@@ -272,7 +272,7 @@ def _moved(
     records = {
         pod.metadata.uid: (pod, fleet.ledger.records.record(pod))
         for pod in site.staying
-        if fleet.ledger.view.precision(pod.spec.nodeName) == "exact"
+        if fleet.ledger.trial.precision(pod.spec.nodeName) == "exact"
     }
     by_name = {f"{record.namespace}/{record.name}": uid for uid, (_, record) in records.items()}
     moves, results, placed = 0, list(filled.workloads), list(filled.placed)
@@ -283,7 +283,7 @@ def _moved(
         for count in range(missing, 0, -1):
             if most <= moves:
                 break
-            plan = defrag.plan(fleet.ledger.answers, fleet.ledger.view, workload.pod, count, movable, most - moves)
+            plan = defrag.plan(fleet.ledger.trial, workload.pod, count, movable, most - moves)
             if plan.why:
                 continue
             for number, step in enumerate(plan.steps):

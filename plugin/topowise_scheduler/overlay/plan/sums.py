@@ -1,7 +1,5 @@
-"""The requests on nodes as kube-scheduler sums them, for all nodes at once.
-
-`fits` is the filter of NodeResourcesFit (kube_scheduler.short). The scores are those of NodeResourcesFit and
-NodeResourcesBalancedAllocation, 0 to 100.
+"""The requests on nodes as kube-scheduler sums them, for all nodes at once, and its scores by these sums: those of
+NodeResourcesFit and NodeResourcesBalancedAllocation, 0 to 100.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.pods import Amounts, Needs
-from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler.verdicts.kube_scheduler import Node
 
 Scores = NDArray[np.int64]
@@ -28,7 +25,6 @@ class Sums:
         names = dict.fromkeys(name for node in nodes if node is not None for name in node.allocatable)
         unknown = np.array([node is None for node in nodes], np.bool_)
         self._unlimited = np.where(unknown, _ANY, 0)
-        self._markerless = np.array([node is None or MARKER not in node.allocatable for node in nodes], np.bool_)
         self.allocatable = {
             name: np.array([_ANY if node is None else node.allocatable.get(name, 0) for node in nodes], np.int64)
             for name in names
@@ -39,19 +35,6 @@ class Sums:
         """Adds the requests of pods to a node; takes them away if `pods` is negative."""
         for name, amount in (*requests.items(), (_PODS, 1)):
             self._requested(name)[at] += amount * pods
-
-    def fits(self, needs: Needs, at: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Returns whether the sums suffice for the pod on each of these nodes."""
-        fits = np.ones(at.size, np.bool_)
-        for name, amount in (*needs.requests.items(), (_PODS, 1)):
-            if amount > 0:
-                enough = self._allocatable(name)[at] - self._requested(name)[at] >= amount
-                fits &= (enough | self._markerless[at]) if name == MARKER else enough
-        return fits
-
-    def used(self, at: int) -> dict[str, int]:
-        """Returns the requests on a node."""
-        return {name: int(amounts[at]) for name, amounts in self.requested.items()}
 
     def least_allocated(self, needs: Needs) -> Scores:
         """Returns the scores of NodeResourcesFit's LeastAllocated."""

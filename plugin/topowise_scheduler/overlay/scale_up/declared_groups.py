@@ -18,6 +18,7 @@ from topowise.pods import Amounts, amount_of
 from topowise_scheduler import report
 from topowise_scheduler.configuration import NodeGroup
 from topowise_scheduler.kubelet import Kubelet, version_of
+from topowise_scheduler.overlay.overlay import NodeCopy
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile, group_of
 from topowise_scheduler.verdicts.kube_scheduler import Node, Taint
 
@@ -39,7 +40,7 @@ def profile_of(declared: NodeGroup, files: Mapping[str, bytes], keys: Sequence[s
     allocatable: Amounts = {**kubelet.allocatable(), **stated}
     taints = tuple([Taint(taint.key, taint.value, taint.effect) for taint in declared.taints])
     node = Node("", allocatable=allocatable, labels=dict(declared.labels), taints=taints)
-    return Profile(group, node, "", (kubelet,), used)
+    return Profile(group, "", NodeCopy((kubelet,), used, node=node))
 
 
 def profiles_of(

@@ -20,6 +20,7 @@ from topowise_scheduler.kubelet.trial import place
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import STARTUP_TAINT
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.overlay.overlay import NodeCopy
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import MIRROR, Node, Pod, Taint
 from topowise_scheduler.verdicts.policy_annotations import POLICIES
@@ -44,16 +45,19 @@ _TEMPORARY_TAINTS: Final = (
 class Profile(msgspec.Struct, frozen=True):
     """The empty node of a group.
 
-    `node`: a Node without name, hostname and temporary taints. `source`: the reported node that it is made of, the
-    newest of the group, "" for a declared group. `kubelets`: the distinct kubelets of the group, with the daemon pods
-    of `source`. `used`: the requests of these daemon pods, with their number as "pods".
+    `source`: the reported node that it is made of, the newest of the group, "" for a declared group. `empty`: a Node
+    without name, hostname and temporary taints; its states are the distinct kubelets of the group, with the daemon pods
+    of `source`.
     """
 
     group: GroupLabels
-    node: Node
     source: str
-    kubelets: tuple[Kubelet, ...]
-    used: Amounts
+    empty: NodeCopy
+
+    @property
+    def allocatable(self) -> Amounts:
+        """The node allocatable."""
+        return {} if self.empty.node is None else self.empty.node.allocatable
 
 
 def group_of(labels: Mapping[str, str], keys: Sequence[str]) -> GroupLabels:
@@ -97,9 +101,11 @@ def profile(
         empties.setdefault(tuple([id(part) for part in constant_parts(empty)]), empty)
         if len(empties) > _MOST_KUBELETS:
             return None
-    views = [record for record in daemons if record.needs is not None]
-    kubelets = tuple([with_pods(empty, views) for empty in empties.values()])
-    return Profile(group, template(source), source.name, kubelets, summed(views))
+    used: Amounts = {"pods": 0}
+    for needs in [record.needs for record in daemons if record.needs is not None]:
+        kube_scheduler.add(used, needs)
+    kubelets = tuple([_with_daemons(empty, daemons) for empty in empties.values()])
+    return Profile(group, source.name, NodeCopy(kubelets, used, node=template(source)))
 
 
 def template(node: Node) -> Node:
@@ -117,65 +123,35 @@ def template(node: Node) -> Node:
     )
 
 
-def with_pods(empty: Kubelet, records: Iterable[PodRecord]) -> Kubelet:
-    """Returns the node with these pods; a pod that does not fit is left out."""
-    state = empty
-    for record in records:
-        placed = place((state,), record.view)
-        state = state if placed is None else placed[0]
-    return state
-
-
-def summed(records: Iterable[PodRecord]) -> Amounts:
-    """Returns the requests of these pods, with their number as "pods"."""
-    used: Amounts = {"pods": 0}
-    for record in records:
-        used["pods"] += 1
-        for resource, amount in () if record.needs is None else record.needs.requests.items():
-            used[resource] = used.get(resource, 0) + amount
-    return used
-
-
 def is_daemon(pod: Pod) -> bool:
     """Returns whether each node of a group runs such a pod: a pod of a DaemonSet, or a static pod."""
     owners = pod.metadata.ownerReferences or ()
     return MIRROR in (pod.metadata.annotations or {}) or any(owner.kind == "DaemonSet" for owner in owners)
 
 
-def placed(
-    profile: Profile, record: PodRecord, kubelets: Sequence[Kubelet], used: Mapping[str, int]
-) -> tuple[Kubelet, ...] | str:
-    """Returns the states of a node of the group, in these states before, with the pod; or why it refuses the pod."""
-    if record.needs is None:
-        return str(record.problem)
-    spec = kube_scheduler.Spec() if record.constraints is None else record.constraints.spec
-    by_scheduler = kube_scheduler.refusal(profile.node, spec, record.needs, used)
-    if by_scheduler is not None:
-        return by_scheduler.text
-    return place(kubelets, steered(record).view) or "its kubelet cannot align the pod"
-
-
 def refusal(profile: Profile, record: PodRecord) -> str:
     """Returns why an empty node of the group would refuse the pod, "" if it would take it."""
-    states = placed(profile, record, profile.kubelets, profile.used)
-    return states if isinstance(states, str) else ""
+    placed = profile.empty.admit_new(record)
+    if isinstance(placed, NodeCopy):
+        return ""
+    return "its kubelet cannot align the pod" if placed.check == "kubelet" else placed.text
 
 
 def policy_refusal(profile: Profile, record: PodRecord) -> Refusal | None:
     """Returns why the Topology Manager policy of the group is not what the annotations of a pod ask for, None if it
     is."""
-    policies = {POLICIES.index(kubelet.settings.topology.policy) for kubelet in profile.kubelets}
+    policies = {POLICIES.index(kubelet.settings.topology.policy) for kubelet in profile.empty.states}
     rules = record.demands.policy.rules()
     return next((refusal for accepted, refusal in rules if not policies.issubset(accepted)), None)
 
 
-def steered(record: PodRecord) -> PodRecord:
-    """Returns the pod with the NUMA node that it requires, if it requires one, as that of its marker devices."""
-    return (
-        record
-        if record.demands.numa_node is None
-        else msgspec.structs.replace(record, steered=record.demands.numa_node)
-    )
+def _with_daemons(empty: Kubelet, records: Iterable[PodRecord]) -> Kubelet:
+    """Returns the node with these pods; a pod that does not fit is left out."""
+    state = empty
+    for record in records:
+        placed = None if record.needs is None else place((state,), record.view)
+        state = state if placed is None else placed[0]
+    return state
 
 
 def _is_temporary(taint: Taint) -> bool:

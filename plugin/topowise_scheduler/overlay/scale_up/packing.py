@@ -10,10 +10,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import msgspec
 
-from topowise.pods import Amounts
-from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay.scale_up import node_groups
+from topowise_scheduler.overlay.overlay import NodeCopy
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 
 Suits = Callable[[PodRecord, Profile], bool]
@@ -21,12 +19,10 @@ Suits = Callable[[PodRecord, Profile], bool]
 
 
 class PlannedNode(msgspec.Struct, eq=False):
-    """A node with the pods placed on it. `is_coming`: the Node object exists, and its report does not yet."""
+    """A node of a group with the pods placed on it, and no other pods but its daemon pods."""
 
     profile: Profile
-    kubelets: tuple[Kubelet, ...]
-    used: Amounts
-    is_coming: bool = False
+    copy: NodeCopy
     records: list[PodRecord] = msgspec.field(default_factory=list)
 
     @property
@@ -36,14 +32,11 @@ class PlannedNode(msgspec.Struct, eq=False):
 
     def take(self, record: PodRecord) -> bool:
         """Places a pod here if it fits. Returns whether it does."""
-        placed = node_groups.placed(self.profile, record, self.kubelets, self.used)
-        if isinstance(placed, str):
-            return False
-        self.kubelets = placed
-        for resource, amount in node_groups.summed([record]).items():
-            self.used[resource] = self.used.get(resource, 0) + amount
-        self.records.append(record)
-        return True
+        placed = self.copy.admit_new(record)
+        if isinstance(placed, NodeCopy):
+            self.copy = placed
+            self.records.append(record)
+        return isinstance(placed, NodeCopy)
 
 
 class Packing(msgspec.Struct, frozen=True):
@@ -53,9 +46,9 @@ class Packing(msgspec.Struct, frozen=True):
     unplaced: Sequence[PodRecord]
 
 
-def empty_node(profile: Profile, *, is_coming: bool = False) -> PlannedNode:
+def empty_node(profile: Profile) -> PlannedNode:
     """Returns a node of a group with no pods but its daemon pods."""
-    return PlannedNode(profile, profile.kubelets, dict(profile.used), is_coming)
+    return PlannedNode(profile, profile.empty)
 
 
 def pack(

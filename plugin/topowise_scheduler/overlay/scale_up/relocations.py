@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from topowise_scheduler.overlay.fit_together.group_placement import Copy
+from topowise_scheduler.overlay.overlay import NodeCopy
 
 
 class Relocations:
@@ -20,7 +20,7 @@ class Relocations:
 
     def __init__(self) -> None:
         self._hosts: dict[str, frozenset[str]] = {}
-        self.copies: dict[str, Copy] = {}
+        self.copies: dict[str, NodeCopy] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._hosts
@@ -29,7 +29,7 @@ class Relocations:
         """Returns whether pods of another node would go to this node."""
         return name in self.copies
 
-    def put(self, name: str, copies: Mapping[str, Copy]) -> None:
+    def put(self, name: str, copies: Mapping[str, NodeCopy]) -> None:
         """Adds the relocation of a node. `copies`: its hosts with all pods that would go there."""
         self._hosts[name] = frozenset(copies)
         self.copies.update(copies)

@@ -16,12 +16,12 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from topowise_scheduler.kubelet.trial import first_refusal
 from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.gates.gate import Question
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import Nodes, amounts_of
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.overlay.overlay import Unfit
 from topowise_scheduler.overlay.scale_up import node_groups
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.verdicts import refusals
@@ -91,9 +91,12 @@ class TemplateNodes:
         """Returns why the empty node of a group refuses the pod, None if it takes the pod."""
         if refusal := node_groups.policy_refusal(profile, record):
             return refusal
-        if reason := first_refusal(profile.kubelets, node_groups.steered(record).view):
-            return refusals.of(reason, ever=True)
-        return self._answers.affinity_refusal(record, profile.source, profile.kubelets)
+        placed = profile.empty.admit_steered(record)
+        if isinstance(placed, Unfit):
+            # Of another check the reason is a refusal of this service: kube-scheduler has been asked already.
+            assert isinstance(placed.reason, Refusal) or placed.check == "kubelet"
+            return placed.reason if isinstance(placed.reason, Refusal) else refusals.of(placed.reason, ever=True)
+        return self._answers.affinity_refusal(record, profile.source, profile.empty.states)
 
 
 def _is_like(node: NodeObject, profile: Profile) -> bool:
@@ -101,7 +104,7 @@ def _is_like(node: NodeObject, profile: Profile) -> bool:
     match another size of machine."""
     amounts = amounts_of(node.status.allocatable or {})
     devices = {name: amount for name, amount in amounts.items() if "/" in name}
-    of_group = profile.node.allocatable
+    of_group = profile.allocatable
     if any(of_group.get(name, 0) != amount for name, amount in devices.items()):
         return False
     return all(

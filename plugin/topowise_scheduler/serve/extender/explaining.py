@@ -47,7 +47,7 @@ class Explainer:
         listed = b"[" + b",".join(parts) + b"]"
         if shown == "nodes":
             return Reply(listed)
-        waiting = (await collected(looking(self._view, self._view.record(pod))))[0]
+        waiting = (await collected(looking(self._view, self._view.trial.record(pod))))[0]
         text = {"cause": waiting.cause, "nextStep": step_of_refused(waiting)}
         return Reply(escaped_json_bytes(_encode(text))[:-1] + b',"nodes":' + listed + b"}")
 
@@ -75,4 +75,4 @@ class Explainer:
             raise BadRequestError(f"request is not a manifest of a pod: {exc}") from exc
 
     async def _of(self, pod: kube_scheduler.Pod, nodes: Sequence[str]) -> list[NodeExplanation]:
-        return await collected(self._view.explaining(pod, list(nodes) or self._view.names))
+        return await collected(self._view.explaining(pod, list(nodes) or self._view.trial.names))

@@ -58,7 +58,7 @@ class Nodes:
 
     def choose(self, wanted: dict[str, Any]) -> Victims | None:
         service = self.service
-        alignment = AlignmentPreemption(service.ledger, service.answers, service.view, Budgets())
+        alignment = AlignmentPreemption(service.trial, Budgets())
         asked = kube_scheduler.decode(json.dumps(wanted).encode())
         return asyncio.run(alignment.choose(asked, 10, ()))
 

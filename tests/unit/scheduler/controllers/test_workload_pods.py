@@ -14,7 +14,7 @@ from topowise_scheduler.verdicts import kube_scheduler
 
 
 def record(name: str) -> PodRecord:
-    return Service().view.record(kube_scheduler.decode(json.dumps(pod(name)).encode()))
+    return Service().trial.record(kube_scheduler.decode(json.dumps(pod(name)).encode()))
 
 
 @pytest.fixture

@@ -43,17 +43,12 @@ def service() -> Service:
 def explained(service: Service, candidate: Pod) -> dict[str, tuple[str, str]]:
     return {
         explanation.node: (explanation.verdict, explanation.text)
-        for explanation in service.view.explanations(candidate, service.view.names)
+        for explanation in service.view.explanations(candidate, service.trial.names)
     }
 
 
 def filled(service: Service, candidate: Pod) -> dict[str, int]:
-    counted = {}
-    for filling in service.view.fillings(candidate, service.view.names):
-        while filling.add():
-            pass
-        counted[filling.node] = filling.room().count
-    return counted
+    return {room.node: room.count for room in service.view.rooms(candidate, service.trial.names)}
 
 
 def test_a_node_that_kube_scheduler_would_not_take_never_fits(service: Service) -> None:
@@ -119,7 +114,7 @@ def test_refusing_nodes_are_not_scored(service: Service) -> None:
     alone = {explanation.node: explanation.score for explanation in service.view.explanations(pod_object(), names)}
     among = {
         explanation.node: explanation.score
-        for explanation in service.view.explanations(pod_object(), service.view.names)
+        for explanation in service.view.explanations(pod_object(), service.trial.names)
     }
     assert alone == {"good": 5, "gpu": 10, "virtual": 0}
     assert {name: among[name] for name in names} == alone

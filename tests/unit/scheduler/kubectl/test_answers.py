@@ -59,7 +59,7 @@ def test_explain_equals_the_explanation_of_the_service(cpu: str, ask: Ask, saved
         if item["kind"] == "Node":
             service.nodes.apply("ADDED", service.nodes.decode(json.dumps(item).encode()))
     service.ledger.tick()
-    names = service.view.names
+    names = service.trial.names
     listed_by_it = service.view.explanations(msgspec.convert(document, kube_scheduler.Pod), names)
     said = {item.node: (item.verdict, item.score, item.text) for item in listed_by_it}
     shown = json.loads(ask("explain", "-f", manifest(tmp_path, document), "--nodes-file", saved(), "-o", "json").text)

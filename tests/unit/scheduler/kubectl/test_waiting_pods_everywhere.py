@@ -23,11 +23,11 @@ from topowise_scheduler.controllers.waiting_pods import WaitingPods
 from topowise_scheduler.dashboard import Decisions
 from topowise_scheduler.dashboard.cluster_state import Reader
 from topowise_scheduler.dashboard.pod_details import PodReader
+from topowise_scheduler.explain.shortage import Waits
 from topowise_scheduler.explain.waiting import WaitingPod, waiting_pod
 from topowise_scheduler.explain.waiting_texts import next_step, text
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay.shortage import Waits
 from topowise_scheduler.verdicts import kube_scheduler
 
 Json = dict[str, Any]
@@ -406,14 +406,10 @@ def test_a_waiting_pod_has_the_same_answer_everywhere(title: str) -> None:
     assert re.search(case.step, next_step(seen.step)), seen
     assert seen.fits == len(takes)
     # kube-scheduler sends the nodes that pass its own filters.
-    sent = [name for name, refusal in service.view.against(candidate, names).items() if refusal is None]
+    trial = service.trial
+    sent = [name for name, refusal in trial.refusals(trial.record(candidate), names) if refusal is None]
     assert set(service.fits(case.pod, *sent)) == takes
-    counted = {}
-    for filling in service.view.fillings(candidate, names):
-        while filling.add():
-            pass
-        counted[filling.node] = filling.room().count
-    assert {name for name, count in counted.items() if count} == takes
+    assert {room.node for room in service.view.rooms(candidate, names) if room.count} == takes
     assert_shown_by_the_service(service, record, seen)
 
 

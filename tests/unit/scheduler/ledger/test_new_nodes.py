@@ -63,13 +63,16 @@ def test_the_wait_can_be_switched_off() -> None:
 
 
 def test_the_first_pod_of_an_exporter_is_a_change() -> None:
-    service = tell("join on=n2", Service(exporters=ExporterSettings()))
-    changes = service.view.changes
-    tell("fits 2 n2; exporter on=n2; fits 2 not n2", service)
-    assert service.view.changes != changes
-    changes = service.view.changes
-    tell("exporter no on=n2", service)
-    assert service.view.changes == changes
+    service = Service(exporters=ExporterSettings())
+    service.join("n2")
+    changes = service.trial.changes
+    assert service.fits(pod("a", "2"), "n2") == ["n2"]
+    service.put_exporter("n2")
+    assert service.fits(pod("a", "2"), "n2") == []
+    assert service.trial.changes != changes
+    changes = service.trial.changes
+    service.put_exporter("n2", ready=False)
+    assert service.trial.changes == changes
 
 
 @table("""

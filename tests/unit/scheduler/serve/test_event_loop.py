@@ -245,9 +245,9 @@ async def test_nodes_for_a_preemption_are_looked_for_in_slices(service: Service)
         service.put_node(name)
     for record in records(service, NODES, 12):
         service.ledger.put_pod(record, is_news=False)
-    alignment = AlignmentPreemption(service.ledger, service.answers, service.view, Budgets())
+    alignment = AlignmentPreemption(service.trial, Budgets())
     preemptor = msgspec.convert(pod("w", "3", priority=5, conditions=WAITS), Pod)
-    service.view.against(preemptor, names(1))
+    list(service.trial.refusals(service.trial.record(preemptor), names(1)))
     async with watchdog() as dog:
         assert await alignment.choose(preemptor, 10, ()) is None
     assert dog.turns > 1

@@ -225,7 +225,7 @@ def preempt(cluster: FilledService, document: dict[str, Any], proposed: Mapping[
 
 def evict(cluster: FilledService, document: dict[str, Any]) -> tuple[str, ...] | None:
     """Returns the victims that the preemptor of the service chooses, by name."""
-    alignment = AlignmentPreemption(cluster.ledger, cluster.answers, cluster.view, Budgets())
+    alignment = AlignmentPreemption(cluster.trial, Budgets())
     asked = kube_scheduler.decode(msgspec.json.encode(document))
     found: Victims | None = asyncio.run(alignment.choose(asked, 10, ()))
     return None if found is None else tuple(sorted(victim.name for victim in found.pods))
@@ -340,7 +340,7 @@ def test_without_claims_the_preemptor_leaves_pods_with_claims_out() -> None:
         plain.put(document, is_news=False)
     plain.report(exact(node))
     plain.put_node("n1")
-    alignment = AlignmentPreemption(plain.ledger, plain.answers, plain.view, Budgets())
+    alignment = AlignmentPreemption(plain.trial, Budgets())
     for document, is_found in ((pod("p", "2", priority=5, conditions=WAITS), True), (wanting("2"), False)):
         asked = kube_scheduler.decode(msgspec.json.encode(document))
         assert (asyncio.run(alignment.choose(asked, 10, ())) is not None) == is_found
@@ -350,7 +350,9 @@ def test_a_node_without_free_devices_is_explained_as_kube_scheduler_does() -> No
     cluster = service(0)
     cluster.run("first", "1", "gpu-0")
     asked = kube_scheduler.decode(msgspec.json.encode(wanting("1")))
-    assert cluster.view.refusals(asked, ["n1"]) == {"n1": "cannot allocate all claims"}
+    [(_, refusal)] = cluster.trial.refusals(cluster.trial.record(asked), ["n1"])
+    assert refusal is not None
+    assert refusal.words == "cannot allocate all claims"
     (explanation,) = cluster.view.explanations(asked, ["n1"])
     assert explanation.verdict == "not now"
     assert "kube-scheduler is predicted to allocate nothing" in explanation.text

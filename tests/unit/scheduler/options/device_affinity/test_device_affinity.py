@@ -21,7 +21,7 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime import config
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.controllers.alignment import AlignmentPreemption
-from topowise_scheduler.explain.refusal_texts import TEXTS, not_together
+from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.kubectl import arguments
 from topowise_scheduler.kubectl.console import Console
 from topowise_scheduler.kubectl.doctor import command
@@ -341,7 +341,7 @@ def test_the_preemptor_evicts_no_pod_where_the_devices_would_not_be_near(
     ports: Mapping[str, int], *, is_near: bool
 ) -> None:
     running, _ = a_gpu_taken_on_each_numa_node(ports)
-    alignment = AlignmentPreemption(running.ledger, running.answers, running.view, Budgets())
+    alignment = AlignmentPreemption(running.trial, Budgets())
     waits = msgspec.convert(wanting("p", REQUIRE, gpus=2, priority=1000, conditions=WAITS), Pod)
     assert (asyncio.run(alignment.choose(waits, 10, ())) is not None) is is_near
     assert alignment.still_needs(waits, "n1", (), ("uid-v0",)) is is_near
@@ -368,34 +368,34 @@ def test_no_pod_is_moved_where_the_devices_would_not_be_near(ports: Mapping[str,
     listed = [msgspec.convert(document, Pod) for document in there]
     movers, _ = defrag.sort([(record, running.records.record(record)) for record in listed], Budgets(), 0)
     preemptor = msgspec.convert(wanting("p", REQUIRE, gpus=2), Pod)
-    plan = defrag.plan(running.answers, running.view, preemptor, 1, movers, 2)
+    plan = defrag.plan(running.trial, preemptor, 1, movers, 2)
     assert bool(plan.steps) is is_near
 
 
 def test_pods_that_differ_by_their_affinity_alone_have_separate_homes() -> None:
     running = service({"silent": {}})
-    cluster = Cluster(running.answers, running.view, msgspec.convert(wanting("p", {}), Pod), ["silent"])
+    cluster = Cluster(running.trial, msgspec.convert(wanting("p", {}), Pod))
     movers = [msgspec.convert(wanting("mover", affinity), Pod) for affinity in ({}, REQUIRE)]
-    assert [cluster.candidates(mover, running.records.record(mover)).possible for mover in movers] == [["silent"], []]
+    assert [list(cluster.classes.of(mover, running.records.record(mover)).possible) for mover in movers] == [
+        ["silent"],
+        [],
+    ]
 
 
 def test_as_many_fit_as_surely_get_near_devices() -> None:
     """A NUMA node has one switch, the other has a switch for each GPU. The choice of GPU is not predictable."""
 
     def room(ports: Mapping[str, int], annotations: Mapping[str, str]) -> tuple[int, str]:
-        [filling] = service({"n1": ports}).view.fillings(
-            msgspec.convert(wanting("p", annotations, cpu="0"), Pod), ["n1"]
-        )
-        while filling.add():
-            pass
-        return filling.count, filling.limit
+        pod = msgspec.convert(wanting("p", annotations, cpu="0"), Pod)
+        [found] = service({"n1": ports}).view.rooms(pod, ["n1"])
+        return found.count, found.limit
 
     def at_once(ports: Mapping[str, int], count: int) -> tuple[int, str]:
         running = service({"n1": ports})
         running.put_node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "4", NIC: "4"})
         pods = [msgspec.convert(wanting(f"p{at}", REQUIRE, cpu="0"), Pod) for at in range(count)]
-        fitting = place_together(running.answers, running.view, pods, ["n1"])
-        return len(fitting.placements), not_together(fitting.refused, fitting.refusing)
+        fitting = place_together(running.trial, pods, ["n1"])
+        return len(fitting.placements), fitting.why
 
     nics_on_one_switch = {**TWO_SWITCHES, "g0": 1, "n0": 1, "n1": 1, "g1": 1}
     assert room(ONE_SWITCH, REQUIRE)[0] == room(ONE_SWITCH, {})[0] == 4

@@ -14,6 +14,7 @@ import pytest
 from examples import examples
 from sandbox.exported import exported
 from scheduling import Service, configuration, machine, pod
+from steering_pods import requiring
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.budgets import Budgets
@@ -56,7 +57,7 @@ class Clusters:
 
     def plan(self, wanted: dict[str, Any], count: int = 1, most: int = 3, budgets: Budgets | None = None) -> Plan:
         movable, _ = self.movable(budgets)
-        return defrag.plan(self.service.answers, self.service.view, asked(wanted), count, movable, most)
+        return defrag.plan(self.service.trial, asked(wanted), count, movable, most)
 
 
 def typed(document: dict[str, Any]) -> pods.Pod:
@@ -115,6 +116,19 @@ def replay(clusters: Clusters, wanted: dict[str, Any], found: Plan) -> None:
         if step.kind == "move":
             assert nodes[step.origin].remove(there[step.pod])
             there[step.pod] = f"new-{serial}"
+
+
+def test_a_moved_pod_goes_to_the_numa_node_that_it_requires() -> None:
+    """It fits on both NUMA nodes of n2; its kubelet alone would take NUMA node 0."""
+    clusters = Clusters()
+    mover = requiring("mover", 1, "2")
+    mover["metadata"]["ownerReferences"] = OWNER
+    clusters.add("n1", [mover, pod("stays", "3")])
+    clusters.add("n2", [pod("a", "1", "5Gi"), pod("b", "1", "11Gi")])
+    found = clusters.plan(pod("wanted", "2", "12Gi"))
+    move, new = found.steps
+    assert (move.pod, move.node, new.node) == ("default/mover", "n2", "n1")
+    assert move.containers["c0"].numa == (1,)
 
 
 class BruteForce:

@@ -16,7 +16,6 @@ from topowise import pods
 from topowise_scheduler.explain.refusal_texts import unschedulable
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.verdicts import kube_scheduler
-from topowise_scheduler.verdicts.refusals import Refusal
 
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
@@ -49,7 +48,7 @@ def cluster(rng: Random) -> tuple[Service, dict[str, Kubelet]]:
 
 def one_by_one(service: Service, document: dict[str, Any], count: int) -> int:
     """Number of copies that fit in sequence, each bound to its best node before the next question."""
-    names = service.view.names
+    names = service.trial.names
     for serial in range(count):
         copy = {**document, "metadata": {"name": f"c{serial}", "namespace": "default", "uid": f"uid-c{serial}"}}
         fitting = service.fits(copy, *names)
@@ -68,7 +67,7 @@ def test_copies_fit_together_exactly_as_far_as_in_sequence(seed: int) -> None:
     del document["metadata"]["uid"]
     template = kube_scheduler.decode(json.dumps(document).encode())
     count = rng.randint(1, 24)
-    group = place_together(service.answers, service.view, [template] * count, service.view.names)
+    group = place_together(service.trial, [template] * count, service.trial.names)
     for serial, placement in enumerate(group.placements):
         copy = {**document, "metadata": {"name": "c", "namespace": "default", "uid": f"u{serial}"}}
         admission = truth[placement.node].admit(pods.decode(msgspec.json.encode(copy)))
@@ -91,7 +90,7 @@ def test_pods_of_several_kinds_are_placed_in_their_order(seed: int) -> None:
     kinds = [pod("k", str(rng.randint(1, 4)), f"{rng.choice((1, 4, 12))}Gi") for _ in range(3)]
     documents = [rng.choice(kinds) for _ in range(12)]
     templates = [kube_scheduler.decode(json.dumps(document).encode()) for document in documents]
-    group = place_together(service.answers, service.view, templates, service.view.names)
+    group = place_together(service.trial, templates, service.trial.names)
     for serial, (placement, document) in enumerate(zip(group.placements, documents, strict=False)):
         copy = {**document, "metadata": {"name": "k", "namespace": "default", "uid": f"u{serial}"}}
         assert truth[placement.node].admit(pods.decode(msgspec.json.encode(copy))).admitted
@@ -107,11 +106,9 @@ def test_refusals_of_kube_scheduler_count_for_each_kind_of_pod() -> None:
         service.report(exact(kubelet(), name=name))
         service.put_node(name, labels={"pool": pool})
     anywhere, only_b = pod_without_uid("x"), pod_without_uid("y", nodeSelector={"pool": "b"})
-    group = place_together(service.answers, service.view, [anywhere, only_b, only_b], ["n1", "n2"])
+    group = place_together(service.trial, [anywhere, only_b, only_b], ["n1", "n2"])
     assert [placement.node for placement in group.placements] == ["n1", "n2", "n2"]
-    refused = place_together(
-        service.answers, service.view, [pod_without_uid("y", "1", nodeSelector={"pool": "c"})], ["n1", "n2"]
-    )
+    refused = place_together(service.trial, [pod_without_uid("y", "1", nodeSelector={"pool": "c"})], ["n1", "n2"])
     assert not refused.fits
     assert unschedulable(refused.refused) == "0/2 nodes: 2 node(s) didn't match Pod's node affinity/selector"
 
@@ -122,11 +119,11 @@ def test_the_sums_count_the_pods_before() -> None:
     for name in ("n1", "n2"):
         service.report(counts(name, "8", included=()))
         service.put_node(name, allocatable={"cpu": "8", "memory": "64Gi", "pods": "3"})
-    large = place_together(service.answers, service.view, [pod_without_uid("x", "1", "30Gi")] * 5, ["n1", "n2"])
+    large = place_together(service.trial, [pod_without_uid("x", "1", "30Gi")] * 5, ["n1", "n2"])
     assert sorted(placement.node for placement in large.placements) == ["n1", "n1", "n2", "n2"]
     assert unschedulable(large.refused) == "0/2 nodes: 2 Insufficient memory"
     templates = [pod_without_uid("x", "1", "30Gi"), pod_without_uid("y", "1", "1Gi")] * 4
-    mixed = place_together(service.answers, service.view, templates, ["n1", "n2"])
+    mixed = place_together(service.trial, templates, ["n1", "n2"])
     assert len(mixed.placements) == 6
     assert "Too many pods" in mixed.refused
 
@@ -134,14 +131,14 @@ def test_the_sums_count_the_pods_before() -> None:
 def test_unreported_nodes_do_not_count() -> None:
     service = Service("TightFit")
     service.put_node("silent")
-    group = place_together(service.answers, service.view, [pod_without_uid("x")], ["silent"])
-    assert (group.fits, group.refused) == (False, {Refusal.NO_REPORT: 1})
+    group = place_together(service.trial, [pod_without_uid("x")], ["silent"])
+    assert (group.fits, group.why) == (False, "0/1 nodes: 1 not reported")
 
 
 def test_the_answer_leaves_no_trace() -> None:
     service = Service("TightFit")
     service.report(exact(kubelet(), name="n1"))
     before = service.free("n1")
-    assert place_together(service.answers, service.view, [pod_without_uid("x")] * 3, ["n1"]).fits
+    assert place_together(service.trial, [pod_without_uid("x")] * 3, ["n1"]).fits
     assert service.free("n1") == before
     assert len(service.ledger.reservations) == 0

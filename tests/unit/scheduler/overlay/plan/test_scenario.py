@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 
 import msgspec
-import numpy as np
 import pytest
 
 from topowise import pods
@@ -13,7 +12,6 @@ from topowise.kubeletconfig import MemoryReservation
 from topowise_scheduler.overlay import plan
 from topowise_scheduler.overlay.plan import Arrival, Change, Inventory, PlannedNode, Scenario
 from topowise_scheduler.overlay.plan.scenario import with_markers
-from topowise_scheduler.overlay.plan.sums import Sums
 from topowise_scheduler.overlay.simulated_ledger import reported_state
 from topowise_scheduler.report import Report
 from topowise_scheduler.verdicts import kube_scheduler
@@ -220,23 +218,24 @@ def test_a_node_on_which_pods_come_and_end_is_its_kubelet(policy: str) -> None:
     assert 20 < refused < 130
 
 
-def test_sums_are_kube_schedulers() -> None:
-    random, resources = Random(1), ("cpu", "memory", GPU, "topowise.io/numa")
-    nodes = [
-        kube_scheduler.Node(
-            f"n{at}", {name: random.randint(0, 8) for name in resources if random.random() < 0.8} | {"pods": 3}
-        )
-        for at in range(20)
-    ]
-    sums = Sums(nodes)
-    for at in range(20):
-        for _ in range(random.randint(0, 3)):
-            sums.add(at, {name: random.randint(0, 3) for name in resources})
-    for _ in range(50):
-        requests = {name: random.randint(0, 4) for name in resources if random.random() < 0.6}
-        needs = pods.Needs((), requests, "Guaranteed")
-        fits = sums.fits(needs, np.arange(20)).tolist()
-        assert fits == [kube_scheduler.short(node, needs, sums.used(at)) is None for at, node in enumerate(nodes)]
+def test_kube_schedulers_answers_are_those_of_the_present_sums(site: Site) -> None:
+    random = Random(1)
+    fleet = plan.fleet_of(site(4), plan.Scheduler())
+    kinds = [fleet.kind(workload(f"w{cpus}", 1, gpus=cpus % 3, cpus=cpus).pod) for cpus in (1, 5, 12)]
+    running: list[str] = []
+    refused = 0
+    for serial in range(60):
+        kind = random.choice(kinds)
+        if running and random.random() < 0.3:
+            fleet.end(running.pop(random.randrange(len(running))))
+        elif (node := fleet.find(kind)) is not None:
+            running.append(f"uid-{serial}")
+            fleet.bind(kind, running[-1], ("default", f"p{serial}"), node)
+        for asked in random.sample(kinds, 2):
+            present = [refusal is None for _, refusal in fleet.ledger.trial.refusals(asked.record, fleet.names)]
+            assert fleet.accepted(asked).tolist() == present
+            refused += present.count(False)
+    assert refused
 
 
 @pytest.mark.parametrize("strategy", ["TightFit", "LeastAllocated", "NUMAAware"])

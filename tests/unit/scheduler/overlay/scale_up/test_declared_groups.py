@@ -85,7 +85,7 @@ def constrained(profile: Profile, cpu: str, **spec: Any) -> str:
     document = pod("p", cpu)
     document["spec"].update(spec)
     decoded = msgspec.json.decode(msgspec.json.encode(document), type=node_groups.Pod)
-    return node_groups.refusal(profile, Service().view.record(decoded))
+    return node_groups.refusal(profile, Service().trial.record(decoded))
 
 
 @pytest.mark.parametrize(

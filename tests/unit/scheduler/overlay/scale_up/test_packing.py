@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from scheduling import Service, exact, kubelet, pod
+from steering_pods import requiring
 from topowise import pods
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.scale_up import node_groups, packing
@@ -105,10 +106,19 @@ def test_the_selector_and_the_taints_of_the_group_count() -> None:
 def test_a_node_that_is_coming_is_filled_first() -> None:
     service = group_service("n1", running=("3", "4"))
     profile = known_profile(service)
-    coming = packing.empty_node(profile, is_coming=True)
+    coming = packing.empty_node(profile)
     plan = packing.pack(records(service, "3", "3", "3"), [profile], [coming])
     assert [record.name for record in coming.records] == ["w0", "w1"]
     assert [[record.name for record in node.records] for node in plan.new_nodes] == [["w2"]]
+
+
+@pytest.mark.parametrize("policy", ["best-effort", "single-numa-node"])
+def test_pods_that_require_a_numa_node_are_not_packed_beside_it(policy: str) -> None:
+    """NUMA node 0 has 3 CPUs; a kubelet with best-effort would admit the second pod on NUMA node 1."""
+    service = group_service("n1", topologyManagerPolicy=policy)
+    wanted = [service.put(requiring(f"w{serial}", 0, "2")) for serial in range(2)]
+    plan = packing.pack(wanted, [known_profile(service)])
+    assert [len(node.records) for node in plan.new_nodes] == [1, 1]
 
 
 def fewest(amounts: Sequence[int]) -> int:

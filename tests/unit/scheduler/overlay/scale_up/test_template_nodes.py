@@ -9,6 +9,7 @@ import pytest
 
 from refusal_words import refusals
 from scheduling import Service, kubelet, pod, sent
+from topowise_scheduler.overlay.overlay import NodeCopy
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.template_nodes import TemplateNodes
 from topowise_scheduler.serve.extender.replies import BadRequestError
@@ -113,11 +114,11 @@ def test_a_declared_group_is_answered_until_a_node_of_it_is_reported(service: Se
     wide = kubelet(topologyManagerPolicy="best-effort")
     node = Node("", allocatable=wide.allocatable(), labels={"pool": "b"})
     group: GroupLabels = (("pool", "b"),)
-    answering = verbs(service, {group: Profile(group, node, "", (kubelet(),), {"pods": 0})})
+    answering = verbs(service, {group: Profile(group, "", NodeCopy((kubelet(),), node=node))})
     amounts = {"cpu": "7", "memory": str(wide.allocatable()["memory"])}
     assert filtered(answering, pod("p", "5"), template(pool="b", **amounts)) == {"template-1": refusals.NEVER}
     learned = group_service("n2", topologyManagerPolicy="best-effort")
-    answering = verbs(learned, {(("pool", "a"),): Profile(group, node, "", (kubelet(),), {"pods": 0})})
+    answering = verbs(learned, {(("pool", "a"),): Profile(group, "", NodeCopy((kubelet(),), node=node))})
     assert filtered(answering, pod("p", "5"), template()) == {"template-1": ""}
 
 

@@ -66,7 +66,7 @@ class Waits:
         due = [pod_class for pod_class in classes if self._is_due(classes[pod_class], pod_class)]
         due.sort(key=self._evaluated_at.__getitem__)
         for pod_class in due[:_MAX_CLASSES]:
-            self._evaluated_at[pod_class] = self._view.changes
+            self._evaluated_at[pod_class] = self._view.trial.changes
             for pod in looking(self._view, classes[pod_class][0]):
                 if pod is None:
                     yield
@@ -90,7 +90,7 @@ class Waits:
         return longest
 
     def _is_due(self, pods: list[PodRecord], pod_class: Hashable) -> bool:
-        is_changed = self._evaluated_at[pod_class] != self._view.changes
+        is_changed = self._evaluated_at[pod_class] != self._view.trial.changes
         return is_changed or any(self._waits[pod.uid].cause is None for pod in pods)
 
 

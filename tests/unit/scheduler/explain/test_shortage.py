@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from scheduling import WAITS, Service, decoded, exact, kubelet, pod
+from topowise_scheduler.explain.shortage import Shortage, Waits
 from topowise_scheduler.ledger.holes import PODS, Holes
-from topowise_scheduler.overlay.shortage import Shortage, Waits
 from topowise_scheduler.serve import metrics
 
 

@@ -1,0 +1,230 @@
+"""Copies of the cluster on which pods are placed, removed and moved. The cluster itself never changes.
+
+An overlay never changes either: a change returns another overlay, which shares all other nodes with the one before. So
+an overlay may be kept, thrown away, or changed in two ways; a change costs what it changes.
+
+`Overlay.place` is the one trial of a pod, in a fixed order: kube-scheduler's own checks with the sums of the overlay,
+the gates that no placed pod opens, the kubelet in every state that the node may be in, and whether the devices of
+device plug-ins are near each other. The devices of claims come before the kubelet, because it may be told their NUMA
+node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.trial import trial
+from topowise_scheduler.ledger.gates.numa_node import views_of
+from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.options.claims.objects import DeviceRequestAllocationResult
+from topowise_scheduler.options.steering.choice import Demand, refusal_of
+from topowise_scheduler.overlay.trial import Trial, spec_of
+from topowise_scheduler.verdicts import kube_scheduler
+from topowise_scheduler.verdicts.kube_scheduler import Node, lacks_devices
+from topowise_scheduler.verdicts.refusals import Reason, Refusal
+
+Check = Literal["amounts", "kube-scheduler", "gates", "claims", "kubelet", "affinity"]
+Devices: TypeAlias = Sequence[DeviceRequestAllocationResult]
+
+
+class Unfit(msgspec.Struct, frozen=True):
+    """Why a node does not take a pod: the first check that refuses it, and a reason that is the same for all such
+    nodes: a refusal of this service, kube-scheduler's words or the kubelet's reason. `text`: kube-scheduler's, with the
+    amounts of this node. `state`: the first state in which the kubelet refuses the pod, which it would get as
+    `record`."""
+
+    check: Check
+    reason: Reason
+    text: str = ""
+    state: Kubelet | None = None
+    record: PodRecord | None = None
+
+
+class NodeCopy(msgspec.Struct, frozen=True):
+    """A node after changes, in each of its possible states.
+
+    `requested`: by how much its summed requests differ, with the number of pods as "pods". `placed`: by UID the pods
+    that were placed, with the devices of their claims; which devices of device plug-ins they get is not known.
+    `removed`: UIDs of pods of the cluster. `node`: the Node object of a node that the cluster does not have, whose
+    `requested` are all requests.
+    """
+
+    states: tuple[Kubelet, ...]
+    requested: Mapping[str, int] = {}
+    placed: Mapping[str, Devices] = {}
+    removed: tuple[str, ...] = ()
+    node: Node | None = None
+
+    def admit(self, record: PodRecord, claimed: Devices = ()) -> NodeCopy | Unfit:
+        """Returns the node with the pod, if its kubelet admits the pod in all states."""
+        assert record.needs is not None
+        states = []
+        for state in self.states:
+            admission, after = trial(state, record.view(state))
+            if not admission.admitted:
+                return Unfit("kubelet", admission.reason, state=state, record=record)
+            states.append(after)
+        requested = dict(self.requested)
+        kube_scheduler.add(requested, record.needs)
+        return NodeCopy(tuple(states), requested, {**self.placed, record.uid: claimed}, self.removed, self.node)
+
+    def admit_new(self, record: PodRecord) -> NodeCopy | Unfit:
+        """Returns a node that the cluster does not have with the pod, unless kube-scheduler's own checks or the kubelet
+        refuse it."""
+        assert self.node is not None
+        if record.needs is None:
+            return _unreadable(record)
+        refusal = kube_scheduler.refusal(self.node, spec_of(record), record.needs, self.requested)
+        if refusal is not None:
+            return Unfit("kube-scheduler", refusal.words, refusal.text)
+        return self.admit_steered(record)
+
+    def admit_steered(self, record: PodRecord) -> NodeCopy | Unfit:
+        """Returns the node with the pod on the NUMA node that it requires, if it requires one."""
+        numa = record.demands.numa_node
+        if numa is None:
+            return self.admit(record)
+        after = self.admit(msgspec.structs.replace(record, steered=numa))
+        if isinstance(after, NodeCopy):
+            # Some kubelets admit a pod elsewhere.
+            refusal = refusal_of(self.states, views_of(record), [Demand(frozenset((numa,)), f"numa-node {numa}")])
+            return Unfit("gates", refusal) if refusal else after
+        return after
+
+    def without(self, records: Iterable[PodRecord]) -> NodeCopy:
+        """Returns the node after these pods have ended, in this order."""
+        requested, placed, removed = dict(self.requested), dict(self.placed), list(self.removed)
+        uids = []
+        for record in records:
+            assert record.needs is not None
+            kube_scheduler.add(requested, record.needs, -1)
+            if placed.pop(record.uid, None) is None:
+                removed.append(record.uid)
+            uids.append(record.uid)
+        states = tuple([state.without(uids) for state in self.states])
+        return NodeCopy(states, requested, placed, tuple(removed), self.node)
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """A pod that fits on a node: the overlay with the pod, and its record as its kubelet is expected to get it.
+
+    `knows_devices`: the devices of its claims are allocated or predicted, or it has none.
+    """
+
+    overlay: Overlay
+    node: str
+    record: PodRecord
+    knows_devices: bool = True
+
+    @property
+    def state(self) -> Kubelet:
+        """The predicted state of the node, with the pod."""
+        return self.overlay.changed[self.node].states[0]
+
+
+class Overlay:
+    """The cluster with the nodes `changed`, by name; `copies` are nodes that were changed before.
+
+    `seen_by`: the pod for which nodes are seen, without its own booking and nominated pods of a lower priority. By
+    default each pod that is placed sees an untouched node in its own way, and a pod is removed from a node on which all
+    pods count.
+    """
+
+    def __init__(
+        self, cluster: Trial, copies: Mapping[str, NodeCopy] | None = None, *, seen_by: PodRecord | None = None
+    ) -> None:
+        self._cluster = cluster
+        self._seen_by = seen_by
+        # Shared by all overlays that are made of this one, because nobody changes them.
+        self._untouched: dict[str, NodeCopy] = {}
+        self.changed: Mapping[str, NodeCopy] = copies or {}
+
+    def node(self, name: str, record: PodRecord | None = None) -> NodeCopy:
+        """Returns a node as it is here; `record`: the pod that looks at it, if the overlay is seen by no other pod."""
+        return self.changed.get(name) or self.untouched(name, record)
+
+    def untouched(self, name: str, record: PodRecord | None = None) -> NodeCopy:
+        """Returns a node as it is in the cluster, whose states the caller must not change."""
+        copy = self._untouched.get(name)
+        if copy is not None:
+            return copy
+        seen_by, ledger = self._seen_by or record, self._cluster.ledger
+        if seen_by is None:
+            return NodeCopy(tuple(ledger.node_states.states(name, ())))
+        copy = NodeCopy(tuple(ledger.gates.capacity.states(seen_by, name)))
+        if self._seen_by is not None:
+            self._untouched[name] = copy
+        return copy
+
+    def place(self, record: PodRecord, name: str, uid: str = "") -> Placement | Unfit:
+        """Tries the pod on a node. `uid`: by which the pod is known here, by default a new one."""
+        if record.needs is None or record.is_too_large:
+            return _unreadable(record)
+        copy = self.node(name, record)
+        exclusion, short = self._cluster.opposition(record, name, copy.requested, copy.removed)
+        refusal = exclusion or short
+        if refusal is not None:
+            return Unfit("kube-scheduler", refusal.words, refusal.text)
+        gates = self._cluster.ledger.gates
+        if closed := gates.standing(record, name) or gates.numa_node.refusal(record, name, copy.removed):
+            return Unfit("gates", closed)
+        numbered = (f"\0copy/{name}/{number}" for number in count(len(copy.placed)))
+        uid = uid or next(uid for uid in numbered if uid not in copy.placed)
+        alone = msgspec.structs.replace(record, uid=uid)
+        expected = self._expected(alone, name, copy)
+        if isinstance(expected, Unfit):
+            return expected
+        record, claimed, knows_devices = expected
+        after = copy.admit(record, claimed)
+        if isinstance(after, Unfit):
+            return after
+        if closed := gates.numa_node.refusal_in(alone, name, copy.states):
+            return Unfit("gates", closed)
+        far = self._cluster.answers.affinity_refusal(record, name, copy.states, tuple(copy.placed))
+        return Unfit("affinity", far) if far else Placement(self._with(name, after), name, record, knows_devices)
+
+    def remove(self, records: Iterable[PodRecord], name: str) -> Overlay:
+        """Returns the cluster after these pods on a node have ended, in this order."""
+        return self._with(name, self.node(name).without(records))
+
+    def move(self, record: PodRecord, uid: str, origin: str, name: str) -> Placement | Unfit:
+        """Places the replacement of a pod on another node under the UID of the pod, which then ends on `origin`."""
+        placed = self.place(record, name, uid)
+        if isinstance(placed, Unfit):
+            return placed
+        leaving = msgspec.structs.replace(record, uid=uid)
+        return msgspec.structs.replace(placed, overlay=placed.overlay.remove([leaving], origin))
+
+    def _with(self, name: str, copy: NodeCopy) -> Overlay:
+        overlay = Overlay(self._cluster, {**self.changed, name: copy}, seen_by=self._seen_by)
+        overlay._untouched = self._untouched
+        return overlay
+
+    def _expected(self, record: PodRecord, name: str, copy: NodeCopy) -> tuple[PodRecord, Devices, bool] | Unfit:
+        """Returns the pod as the kubelet of the node would get it, the devices of its claims, and whether they are
+        known; or the refusal of a node without such devices."""
+        gates = self._cluster.ledger.gates
+        claimed: Devices = ()
+        is_known = True
+        if gates.claims.applies(record):
+            placed = [devices for other in self.changed.values() for devices in other.placed.values()]
+            taken = [device for devices in placed for device in devices]
+            expected = gates.claims.expected_in(record, name, copy.states, taken=taken, leaving=copy.removed)
+            claimed, is_known = expected.results, not expected.devices.problem
+            if expected.devices.is_short:
+                return Unfit("claims", lacks_devices(expected.devices.problem).words)
+            if is_known and expected.record is None and gates.claimed.is_required(record):
+                return Unfit("claims", Refusal.CLAIMS_APART)
+            if expected.record is not None and expected.record.steered is not None:
+                return expected.record, claimed, is_known
+        numa = gates.numa_node.expected_on(record, name)
+        return (record if numa is None else msgspec.structs.replace(record, steered=numa)), claimed, is_known
+
+
+def _unreadable(record: PodRecord) -> Unfit:
+    return Unfit("amounts", str(record.problem), str(record.problem))

@@ -1,0 +1,115 @@
+"""Whether nodes take a pod by kube-scheduler's own checks, and by topowise's gates, for any node that exists.
+
+kube-scheduler calls the verbs only for nodes that its own plug-ins accept. So its own refusals (kube_scheduler.py) come
+first here, with the requests of the pods in the ledger. No question changes the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from topowise.pods import Amounts
+from topowise_scheduler.ledger.answers import Answers, Question
+from topowise_scheduler.ledger.ledger import Ledger
+from topowise_scheduler.ledger.nodes import Nodes
+from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.ledger.pods.scheduling_constraints import constraints_of
+from topowise_scheduler.ledger.requested import Requested
+from topowise_scheduler.verdicts import kube_scheduler
+from topowise_scheduler.verdicts.kube_scheduler import Node, Objection, Pod, Spec
+
+_NO_SPEC: Final = Spec()
+_NO_CHANGE: Final[Mapping[str, int]] = {}
+
+
+class Trial:
+    """All nodes, reported or not. Every method that takes a Pod raises ParseError if its amounts cannot be read."""
+
+    def __init__(self, ledger: Ledger, answers: Answers, nodes: Nodes) -> None:
+        self.ledger = ledger
+        self.answers = answers
+        self.nodes = nodes
+        self.requested = Requested(ledger)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all nodes with a report or a Node object, sorted."""
+        return sorted({*self.ledger.node_states.reported(), *self.nodes})
+
+    @property
+    def changes(self) -> tuple[int, int]:
+        """A value that differs once a node, its pods or its Node object has changed."""
+        return self.ledger.node_states.changes, self.nodes.changes
+
+    def record(self, pod: Pod) -> PodRecord:
+        """The record of a pod, with what it requires of nodes."""
+        return msgspec.structs.replace(self.answers.record(pod), constraints=constraints_of(pod.spec))
+
+    def question(self, pod: Pod, names: Sequence[str]) -> Question:
+        """The question about a pod, which leaves no trace. Raises ParseError for annotations that cannot be read."""
+        question = self.answers.question(pod, names, is_simulation=True)
+        record = msgspec.structs.replace(question.record, constraints=constraints_of(pod.spec))
+        return msgspec.structs.replace(question, record=record)
+
+    def precision(self, name: str) -> str:
+        """The precision of a node's report, "" without a report."""
+        node_state = self.ledger.node_states.of(name)
+        return "" if node_state is None or node_state.report is None else node_state.report.precision
+
+    def used(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Mapping[str, int]:
+        """The requests on the node that count against the pod once the pods `leaving` have left."""
+        used = self.requested.on(name, record.priority, record.uid)
+        node_state = self.ledger.node_states.of(name) if leaving else None
+        if node_state is None:
+            return used
+        left: Amounts = {**used}
+        for entry in node_state.history.entries():
+            if entry.uid in leaving:
+                kube_scheduler.add(left, entry.needs, -1)
+        return left
+
+    def node(self, name: str) -> Node | None:
+        """The Node object."""
+        return self.nodes.get(name)
+
+    def opposition(
+        self, record: PodRecord, name: str, change: Mapping[str, int] = _NO_CHANGE, leaving: Collection[str] = ()
+    ) -> tuple[Objection | None, Objection | None]:
+        """Why kube-scheduler excludes the node for the pod, and which sums, or devices of claims, the node lacks.
+
+        The requests on the node have changed by `change`, with the number of pods as "pods". The pods `leaving` have
+        left their devices of claims. Nothing is known against a node if no Node object is known.
+        """
+        node, needs = self.node(name), record.needs
+        if node is None:
+            return (kube_scheduler.NO_NODE if len(self.nodes) else None), None
+        used = self.used(record, name)
+        if change:
+            used = {**used, **{resource: used.get(resource, 0) + amount for resource, amount in change.items()}}
+        short = None if needs is None else kube_scheduler.short(node, needs, used)
+        if short is None and record.claims:
+            short = self.ledger.gates.claimed.shortage(record, name, leaving)
+        return kube_scheduler.exclusion_of(node, spec_of(record)), short
+
+    def refusals(self, record: PodRecord, names: Iterable[str]) -> Iterator[tuple[str, Objection | None]]:
+        """Each node with kube-scheduler's own refusal, None if it accepts the node; about 5 us each."""
+        for name in names:
+            exclusion, short = self.opposition(record, name)
+            yield name, exclusion or short
+
+    def takes_without(self, record: PodRecord, name: str, leaving: Sequence[str]) -> bool:
+        """Whether the node takes the pod once the pods `leaving` (UIDs) have left, cordons and the like aside."""
+        node, needs = self.node(name), record.needs
+        if needs is None:
+            return False
+        if node is not None and kube_scheduler.short(node, needs, self.used(record, name, leaving)):
+            return False
+        return not self.ledger.gates.all(record, name, leaving)
+
+
+def spec_of(record: PodRecord) -> Spec:
+    """What selects nodes in the pod."""
+    return _NO_SPEC if record.constraints is None else record.constraints.spec
