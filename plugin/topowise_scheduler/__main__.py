@@ -61,11 +61,11 @@ def _serve(options: argparse.Namespace) -> int:
 
     import uvloop
 
-    from topowise_scheduler import serve as daemon
+    from topowise_scheduler import serve
 
     log.set_up(settings.logging.verbosity, settings.logging.format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(daemon.run(settings))
+        return runner.run(serve.run(settings))
 
 
 if __name__ == "__main__":

@@ -474,7 +474,7 @@ def parsers() -> tuple[Parser, ...]:
             _configuration(SchedulerConfiguration),
             (
                 head
-                + b"SchedulerConfiguration\nreservations: {ttl: 1m30s}\n"
+                + b"SchedulerConfiguration\nscaleUp: {perHour: 4}\n"
                 + b"scoring: {resources: [{name: cpu, weight: 2}]}\n",
             ),
         ),

@@ -340,7 +340,7 @@ def _smaller(record: PodRecord, container: str, resource: str, amount: int) -> P
     smaller = Needs(containers, requests, needs.qos)
     # A shape of its own: gates keep what they find by shape.
     shape = record.shape + f"-{container}-{resource}-{amount}".encode()
-    return msgspec.structs.replace(record, requests=PodRequests(smaller, shape=shape), shape=shape)
+    return msgspec.structs.replace(record, requests=PodRequests(smaller, shape=shape))
 
 
 def _with_less(container: ContainerNeeds, resource: str, amount: int) -> ContainerNeeds:

@@ -193,11 +193,11 @@ OBJECTS = {"read": "GET", "create": "POST", "patch": "PATCH", "delete": "DELETE"
 
 
 def requests(repository: Path) -> Iterator[str]:
-    """Module and method of every call of Api.request and Api.stream, also by leader/objects.py."""
+    """Module and method of every call of Api.request and Api.stream, also by controllers/objects.py."""
     for package in ("exporter", "plugin", "proto"):
         for path in (repository / package).rglob("*.py"):
             # The kubectl plug-in has the rights of its user.
-            if "kubectl" in path.parts or path.match("leader/objects.py"):
+            if "kubectl" in path.parts or path.match("controllers/objects.py"):
                 continue
             for call in ast.walk(ast.parse(path.read_text())):
                 if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):

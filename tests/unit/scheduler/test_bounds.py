@@ -74,7 +74,7 @@ def test_a_pod_that_is_too_large_leaves_no_entry(containers: int) -> None:
     record = service.put({**many_containers(containers), "status": {"phase": "Running"}}, is_news=True)
     assert record.requests is None
     assert record.shape == b""
-    assert record.problem == f"at most {records_of_pods.MAX_CONTAINERS} containers, it has {containers}"
+    assert str(record.problem) == f"at most {records_of_pods.MAX_CONTAINERS} containers, it has {containers}"
     assert record.is_too_large
     assert len(service.records._requests) == 0
 
@@ -83,7 +83,7 @@ def test_a_pod_of_too_many_amounts_is_not_judged() -> None:
     document = pod("a")
     amounts = {f"example.com/{number}": "1" for number in range(2100)}
     document["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
-    assert Service().put(document).problem == "at most 4096 amounts in its containers, it has 4200"
+    assert str(Service().put(document).problem) == "at most 4096 amounts in its containers, it has 4200"
 
 
 def test_a_large_pod_on_a_node_counts_by_its_report_alone(caplog: pytest.LogCaptureFixture) -> None:

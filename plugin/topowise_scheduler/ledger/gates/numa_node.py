@@ -110,7 +110,9 @@ class NumaNodeGate:
         required = [term for term in record.demands.numa_affinity if term.strength == "require"]
         if not required or node_state is None or node_state.kubelet is None:
             return refusal if required else None
-        only = msgspec.structs.replace(record, numa_affinity=tuple(required))
+        only = msgspec.structs.replace(
+            record, demands=msgspec.structs.replace(record.demands, numa_affinity=tuple(required))
+        )
         for demand in _demands(only, node_state, node_state.kubelet, leaving):
             if demand.is_required:
                 # What no label would give is the better reason.

@@ -252,7 +252,7 @@ class TestDamage:
         service.report(counts("n1", "8", included=()))
         record = service.put(pod("a", cpu, node="n1"))
         assert record.needs is None
-        assert "2^53" in record.problem
+        assert "2^53" in str(record.problem)
         assert service.free("n1") == [8]
 
     @pytest.mark.parametrize("resource", ["cpu", "memory", "hugepages-2Mi", "example.com/gpu"])

@@ -107,7 +107,7 @@ def test_a_pod_that_waits_because_of_us_is_known_by_the_words(records: Records, 
 def test_a_malformed_quantity_is_a_problem_of_that_pod_only(records: Records) -> None:
     record = records.decode(pod(cpu="two"))
     assert record.needs is None
-    assert "two" in record.problem
+    assert "two" in str(record.problem)
 
 
 def test_every_refusal_has_the_prefix_and_no_number() -> None:

@@ -69,7 +69,7 @@ class Life:
             record = self.made.event(name)
             self.made.ledger.remember(record)
             assert record.needs is not None
-            node = record.nominated or self.random.choice(NODES)
+            node = record.status.nominated or self.random.choice(NODES)
             if self.made.ledger.reservations.assume(record, record.needs, node) is None:
                 self.made.bind(name, node)
 
