@@ -123,7 +123,7 @@ class Simulation:
 
     def __init__(self, known: cluster.Cluster) -> None:
         self._cluster = known
-        self._view = known.view
+        self._view, self._trial = known.view, known.trial
         # kube-scheduler's refusals for the present workload: between two copies only a single node changes.
         self._against: dict[str, str] = {}
         self._serial = -1
@@ -155,8 +155,8 @@ class Simulation:
 
     def _on_every_node(self, workload: Workload) -> Iterator[SimulatedPod]:
         """A pod on each node that kube-scheduler does not exclude: the DaemonSet's controller makes no other pods."""
-        trial = self._cluster.trial
-        for number, (name, objection) in enumerate([*trial.refusals(trial.record(workload.pod), trial.names)]):
+        record = self._trial.record(workload.pod)
+        for number, (name, objection) in enumerate([*self._trial.refusals(record, self._trial.names)]):
             if objection is None or objection.verdict != "excluded":
                 pod = workload.numbered(number)
                 reason = objection.words if objection else self._view.kubelet_refusals(pod, [name])[name]
@@ -168,7 +168,7 @@ class Simulation:
         fitting = [name for name, refusal in refusals.items() if not refusal]
         if not fitting:
             texts = {why.node: why.text for why in ordered(self._view.explanations(pod, list(refusals)))}
-            step = next_step(waiting_pod(self._view, self._cluster.trial.record(pod)).step)
+            step = next_step(waiting_pod(self._view, self._trial.record(pod)).step)
             return msgspec.structs.replace(simulated, refusals=refusals, reasons=texts, next_step=step)
         node = self._view.best(pod, fitting)
         uid = self._cluster.assign(pod, node)
@@ -176,16 +176,15 @@ class Simulation:
         kubelet = self._cluster.kubelet(node)
         if kubelet is None:
             return msgspec.structs.replace(simulated, node=node)
-        is_exact = self._cluster.trial.precision(node) == "exact"
+        is_exact = self._trial.precision(node) == "exact"
         return msgspec.structs.replace(simulated, node=node, containers=placing.of(kubelet, uid, is_exact=is_exact))
 
     def _refusals(self, workload: Workload, pod: Pod) -> dict[str, Reason]:
         """The refusal of each node, "" if it takes the pod."""
-        changed = self._changed if self._serial == workload.serial else self._cluster.trial.names
+        changed = self._changed if self._serial == workload.serial else self._trial.names
         self._serial = workload.serial
-        trial = self._cluster.trial
-        for name, refusal in trial.refusals(trial.record(pod), changed):
-            self._against[name] = refusal.words if refusal else ""
+        refusals = self._trial.refusals(self._trial.record(pod), changed)
+        self._against |= {name: refusal.words if refusal else "" for name, refusal in refusals}
         candidates = [name for name, refusal in self._against.items() if not refusal]
         refused = self._view.kubelet_refusals(pod, candidates)
         return {**self._against, **{name: refusal or "" for name, refusal in refused.items()}}

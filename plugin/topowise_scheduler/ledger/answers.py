@@ -190,9 +190,9 @@ class Answers:
         assert record.requests is not None
         return self.verdicts(Question(record, record.requests, names, self.engine.rows(names), is_simulation=True))
 
-    def states_for(self, question: Question, name: str, gone: Collection[str] = ()) -> Iterator[Kubelet]:
-        """Yields copies of a node's states for this pod once the pods `gone` have left (`CapacityGate.states`)."""
-        return self._gates.capacity.states(question.record, name, gone)
+    def states_for(self, question: Question, name: str) -> Iterator[Kubelet]:
+        """Yields copies of a node's states for this pod (`CapacityGate.states`)."""
+        return self._gates.capacity.states(question.record, name)
 
     def knows_devices(self, record: PodRecord, name: str) -> bool:
         """Returns whether the devices of the pod's claims are allocated or predicted on a node, or it has none."""
