@@ -16,6 +16,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+import numpy as np
+
 from topowise.bounded import Bounded
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
@@ -23,12 +25,13 @@ from topowise_scheduler.kubelet.masks import union
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.ledger.gates.affinity import CacheUntilChange
 from topowise_scheduler.ledger.gates.claimed_nodes import Claimed, ClaimedNodes
-from topowise_scheduler.ledger.gates.gate import Draft, Question
+from topowise_scheduler.ledger.gates.gate import FITS, Draft, Question
 from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.ledger.gates.numa_node import NumaNodeGate
 from topowise_scheduler.ledger.pods.records import Annotated, PodRecord
 from topowise_scheduler.ledger.rows.node_states import NodeStates
 from topowise_scheduler.options.claims.devices import ClaimedDevices
+from topowise_scheduler.options.claims.numa_nodes import named
 from topowise_scheduler.options.claims.objects import DeviceRequestAllocationResult
 from topowise_scheduler.verdicts.refusals import Refusal
 
@@ -59,6 +62,20 @@ class Judgement(NamedTuple):
     placed: frozenset[int] = frozenset()
     is_steered: bool = False
 
+    @property
+    def text(self) -> str:
+        """Returns the judgement in words, "" if there is nothing to say."""
+        if self.outcome == "unknown":
+            return f"the NUMA node of its claimed devices is unknown: {self.devices.problem}"
+        if not self.near:
+            return ""
+        where = f"its claimed devices are {'' if self.devices.is_allocated else 'predicted '}on {named(self.near)}"
+        if self.outcome == "possible":
+            return f"{where}; CPUs and memory may be elsewhere, as placements on the node are uncertain"
+        if self.outcome == "apart":
+            return f"{where}, CPUs and memory would be on {named(self.placed) if self.placed else 'no NUMA node'}"
+        return where
+
 
 class Expected(NamedTuple):
     """A pod as it would come to a node, and the devices of its claims there. `record` is None if the pod would not be
@@ -86,6 +103,8 @@ class PodAlignment(NamedTuple):
 class ClaimGate:
     """See `Gate`."""
 
+    temporary: Final = frozenset((Refusal.CLAIMS_MISPREDICTED,))
+
     def __init__(
         self, node_states: NodeStates, ignored: IgnoredPods, claimed: ClaimedNodes, numa_node: NumaNodeGate
     ) -> None:
@@ -107,12 +126,16 @@ class ClaimGate:
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
-        if not self._concerns(question.record):
+        record = question.record
+        if not self._concerns(record):
             return
         if self._claimed.settings is None:
             draft.refuse_all(Refusal.CLAIMS_ARE_OFF)
-        else:
-            draft.refuse_each(question, self.refusal, (Refusal.CLAIMS_APART,))
+            return
+        for at in np.flatnonzero(draft.outcomes == FITS).tolist():
+            refusal = self.refusal(record, question.names[at])
+            if refusal:
+                draft.refuse_node(at, refusal, may_preempt=refusal is Refusal.CLAIMS_APART)
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""
