@@ -15,7 +15,8 @@ from daemons import assert_eventually
 from real_cluster import ASSETS, MISSING, PODS, Cluster, pod
 from sandbox.controlplane import ControlPlane
 from topowise.kube.api import MERGE_PATCH
-from topowise_scheduler.verdicts.refusals import NEVER
+from topowise_scheduler.explain.refusal_texts import TEXTS
+from topowise_scheduler.verdicts.refusals import Refusal
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)
@@ -151,5 +152,5 @@ async def test_the_first_event_of_a_pod_that_fits_nowhere_has_the_reason(plane: 
 
         # kube-scheduler tries the pod again after the pod's condition has changed, and a changed reason changes it.
         await assert_eventually(is_reported_twice, within=60)
-        expected = f"0/2 nodes are available: 2 {NEVER}."
+        expected = f"0/2 nodes are available: 2 {TEXTS[Refusal.NEVER]}."
         assert [event["message"][: len(expected)] for event in events] == [expected] * 2

@@ -24,7 +24,7 @@ def binds(service: Service, name: str, cpu: str, memory: str = "1Gi", **spec: An
 
 
 def text(service: Service, document: dict[str, Any]) -> Refusal | None:
-    return str(service.answers.verdicts(service.question(document, "n1")).refusal(0))
+    return service.answers.verdicts(service.question(document, "n1")).refusal(0)
 
 
 def is_refused_by_amounts(service: Service, document: dict[str, Any]) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from scheduling import Service, counts, exact, kubelet, pod
 from steering_pods import marked
+from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.ledger.gates.numa_node import views_of
 from topowise_scheduler.verdicts.refusals import Refusal
 
@@ -160,7 +161,7 @@ def test_the_verdict_follows_the_labels_of_the_pods() -> None:
 def test_a_waiting_pod_is_tried_again_when_a_pod_comes_beside_which_it_has_to_be() -> None:
     service = made(None)
     node_states = service.ledger.node_states
-    refused = [{"type": "PodScheduled", "status": "False", "message": f"0/1 nodes: {Refusal.NO_POD_BESIDE}"}]
+    refused = [{"type": "PodScheduled", "status": "False", "message": f"0/1 nodes: {TEXTS[Refusal.NO_POD_BESIDE]}"}]
     service.put(wanting("a", BESIDE, conditions=refused))
     node_states.take_improved()
     service.put(marked("other", "1", node="n1"))

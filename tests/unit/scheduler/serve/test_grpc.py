@@ -18,9 +18,10 @@ from topowise.errors import SourceError
 from topowise.runtime.config import ServingTls
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
 from topowise_scheduler.configuration import Grpc
+from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.overlay.scale_up.template_nodes import TemplateNodes
 from topowise_scheduler.serve import grpc_api
-from topowise_scheduler.verdicts.refusals import NOT_NOW
+from topowise_scheduler.verdicts.refusals import Refusal
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ async def test_pods_that_are_to_fit_at_once(service: Service, stub: Any) -> None
     response = await ask(scoring_pb2.FitTogetherRequest(pods=[template], count=2, reserve_seconds=30))
     assert (response.fits, list(response.nodes)) == (True, ["n1", "n1"])
     refused = await ask(scoring_pb2.FitTogetherRequest(pods=[template]))
-    assert (refused.fits, refused.why) == (False, f"0/1 nodes: 1 {NOT_NOW}")
+    assert (refused.fits, refused.why) == (False, f"0/1 nodes: 1 {TEXTS[Refusal.NOT_NOW]}")
     assert (await ask(scoring_pb2.FitTogetherRequest(release=response.reservation))).fits
     assert (await ask(scoring_pb2.FitTogetherRequest(pods=[template] * 2))).fits
     with pytest.raises(grpc.aio.AioRpcError, match="1024"):
