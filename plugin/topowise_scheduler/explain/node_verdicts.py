@@ -5,7 +5,7 @@ Every screen and metric reads these verdicts, so that all give the same answer a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -110,7 +110,7 @@ def node_verdicts(
         outcomes[at], gates[at] = outcome, refusal or gates[at]
     for name, row, outcome, gate in zip(question.names, question.rows.tolist(), outcomes, gates, strict=True):
         exclusion, short = opposition.of(question.record, name)
-        verdict, obstacle = _of_gates(outcome, gate, ledger.gates.temporary, is_reported=row >= 0)
+        verdict, obstacle = _of_gates(outcome, gate, is_reported=row >= 0)
         if question.record.unreadable:
             verdict, obstacle, gate = "never", "never", Refusal.UNREADABLE
         objection = None
@@ -124,12 +124,10 @@ def node_verdicts(
             yield NodeVerdict(name, "excluded", "excluded", exclusion, gate, verdict)
 
 
-def _of_gates(
-    outcome: int, gate: Refusal | None, temporary: Set[Refusal], *, is_reported: bool
-) -> tuple[Verdict, Obstacle]:
+def _of_gates(outcome: int, gate: Refusal | None, *, is_reported: bool) -> tuple[Verdict, Obstacle]:
     if gate is None:
         return ("fits" if is_reported else "not reported"), ""
-    if gate is Refusal.UNCERTAIN or (gate in temporary and outcome == Outcome.FITS):
+    if gate is Refusal.UNCERTAIN or (gate in refusals.TEMPORARY and outcome == Outcome.FITS):
         return "not now", "unconfirmed"
     if gate in _OF_OTHER_PODS or outcome == Outcome.UNSCHEDULABLE:
         return "not now", "resources" if gate is Refusal.OUT_OF else "alignment"
@@ -143,7 +141,7 @@ def _behind(
 
     Such a node may be full too, or too small, which that gate does not say.
     """
-    at = np.array([index for index, gate in enumerate(gates) if gate in ledger.gates.temporary], np.intp)
+    at = np.array([index for index, gate in enumerate(gates) if gate in refusals.TEMPORARY], np.intp)
     if not len(at):
         return
     names = [question.names[index] for index in at.tolist()]

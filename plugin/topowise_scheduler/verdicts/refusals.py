@@ -76,6 +76,18 @@ class Refusal(IntEnum):
 Reason: TypeAlias = Refusal | str
 """A refusal of this service, or kube-scheduler's own words (Objection)."""
 
+TEMPORARY: Final = frozenset(
+    (
+        Refusal.NEW_NODE,
+        Refusal.UNCONFIRMED,
+        Refusal.EXPORTER_DOWN,
+        Refusal.QUARANTINED,
+        Refusal.RESERVED_ELSEWHERE,
+        Refusal.PODS_NOT_LOCATED,
+        Refusal.CLAIMS_MISPREDICTED,
+    )
+)
+"""Refusals that time or the next report of the node ends, and no eviction."""
 OF_STEERING: Final = frozenset(
     (
         Refusal.TOO_FEW_MARKERS,

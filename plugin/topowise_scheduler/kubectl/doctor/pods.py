@@ -15,7 +15,6 @@ from topowise_scheduler.report import Report
 from topowise_scheduler.report.text import plural
 
 _LATELY_S: Final = 24 * 3600.0
-_REFUSALS: Final = KUBELET_REFUSALS | {"OutOfcpu", "OutOfmemory", "OutOfpods"}
 
 
 def check(
@@ -68,7 +67,7 @@ def _refused(all_pods: Sequence[pods.Pod], now: float) -> Iterator[Finding]:
 
 
 def _is_refusal(reason: str) -> bool:
-    return reason in _REFUSALS or reason.startswith("OutOf")
+    return reason in KUBELET_REFUSALS or reason.startswith("OutOf")
 
 
 def _odd(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:

@@ -10,11 +10,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
-import numpy as np
 
 from topowise.bounded import Bounded
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.ledger.gates.gate import FITS, Draft, Question
+from topowise_scheduler.ledger.gates.gate import Draft, Question
 from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import NodeStates
@@ -45,8 +44,6 @@ class AffinityGate:
     Fewer pods on a node need not bring its devices nearer to each other, so preemption does not help against this gate.
     """
 
-    temporary: Final[frozenset[Refusal]] = frozenset()
-
     def __init__(self, node_states: NodeStates, ignored: IgnoredPods, settings: Settings, steers: Steers) -> None:
         self._node_states = node_states
         self._ignored = ignored
@@ -58,12 +55,8 @@ class AffinityGate:
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
-        if not _is_required(question.record):
-            return
-        for at in np.flatnonzero(draft.outcomes == FITS).tolist():
-            refusal = self.refusal(question.record, question.names[at])
-            if refusal:
-                draft.refuse_node(at, refusal)
+        if _is_required(question.record):
+            draft.refuse_each(question, self.refusal)
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""

@@ -45,9 +45,6 @@ Subset = NDArray[np.intp] | slice
 class CapacityGate:
     """See `Gate`. The node that has no report fits: nothing is known against it."""
 
-    # An eviction ends `UNCERTAIN` too.
-    temporary: Final[frozenset[Refusal]] = frozenset()
-
     def __init__(self, engine: Engine, node_states: NodeStates, ignored: IgnoredPods) -> None:
         self._engine = engine
         self._node_states = node_states

@@ -16,8 +16,6 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-import numpy as np
-
 from topowise.bounded import Bounded
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
@@ -25,7 +23,7 @@ from topowise_scheduler.kubelet.masks import union
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.ledger.gates.affinity import CacheUntilChange
 from topowise_scheduler.ledger.gates.claimed_nodes import Claimed, ClaimedNodes
-from topowise_scheduler.ledger.gates.gate import FITS, Draft, Question
+from topowise_scheduler.ledger.gates.gate import Draft, Question
 from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.ledger.gates.numa_node import NumaNodeGate
 from topowise_scheduler.ledger.pods.records import Annotated, PodRecord
@@ -103,8 +101,6 @@ class PodAlignment(NamedTuple):
 class ClaimGate:
     """See `Gate`."""
 
-    temporary: Final = frozenset((Refusal.CLAIMS_MISPREDICTED,))
-
     def __init__(
         self, node_states: NodeStates, ignored: IgnoredPods, claimed: ClaimedNodes, numa_node: NumaNodeGate
     ) -> None:
@@ -126,16 +122,12 @@ class ClaimGate:
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
-        record = question.record
-        if not self._concerns(record):
+        if not self._concerns(question.record):
             return
         if self._claimed.settings is None:
             draft.refuse_all(Refusal.CLAIMS_ARE_OFF)
-            return
-        for at in np.flatnonzero(draft.outcomes == FITS).tolist():
-            refusal = self.refusal(record, question.names[at])
-            if refusal:
-                draft.refuse_node(at, refusal, may_preempt=refusal is Refusal.CLAIMS_APART)
+        else:
+            draft.refuse_each(question, self.refusal, (Refusal.CLAIMS_APART,))
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""

@@ -5,8 +5,8 @@ Invariant: of several gates that refuse a node, the first in the list of gates (
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from topowise_scheduler.verdicts.refusals import Refusal
 FITS: Final = int(Outcome.FITS)
 
 Rows = NDArray[np.int32]
+RefusalOf: TypeAlias = Callable[[PodRecord, str], Refusal | None]
 _NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -70,6 +71,15 @@ class Draft:
         self.outcomes[at] = Outcome.UNSCHEDULABLE if may_preempt else Outcome.UNRESOLVABLE
         self.refusals[at] = refusal
 
+    def refuse_each(
+        self, question: Question, refusal_of: RefusalOf, may_preempt: Collection[Refusal] = frozenset()
+    ) -> None:
+        """Asks about each node that fits so far, and refuses it; evictions change the refusals `may_preempt`."""
+        for at in np.flatnonzero(self.outcomes == FITS).tolist():
+            refusal = refusal_of(question.record, question.names[at])
+            if refusal is not None:
+                self.refuse_node(at, refusal, may_preempt=refusal in may_preempt)
+
     def refuse_rows(self, question: Question, rows: Rows, refusal: Refusal) -> None:
         """Refuses the nodes of the question that have these rows of the engine."""
         self.refuse(np.isin(question.rows, rows[rows >= 0]), refusal)
@@ -77,10 +87,6 @@ class Draft:
 
 class Gate(Protocol):
     """One reason to keep pods from nodes, asked about many nodes at once or about one node."""
-
-    @property
-    def temporary(self) -> frozenset[Refusal]:
-        """Returns the refusals of this gate that time or the next report of the node ends, and no eviction."""
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """Refuses in the draft the nodes that this gate keeps the pod from."""

@@ -125,8 +125,6 @@ class Gates:
             *self._of_claims,
             TemplateNodes(),
         )
-        self.temporary = frozenset().union(*(gate.temporary for gate in self._all))
-        """Refusals that time or the next report of the node ends."""
 
     def verdicts(self, question: Question) -> Verdicts:
         """Returns the verdict of all gates for each node. A node without a report fits: nothing is known against it."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import Final
 
 import numpy as np
 
@@ -25,8 +24,6 @@ from topowise_scheduler.verdicts.refusals import Refusal
 
 class NewNodes:
     """Nodes by name with the end of the wait (seconds, monotonic). Not thread-safe."""
-
-    temporary: Final = frozenset((Refusal.NEW_NODE,))
 
     def __init__(self, engine: Engine, exporters: ExporterPods, settings: ExporterSettings) -> None:
         self._engine = engine

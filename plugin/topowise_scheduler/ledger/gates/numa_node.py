@@ -17,7 +17,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Final, TypeAlias
 
 import msgspec
-import numpy as np
 
 from topowise.bounded import Bounded
 from topowise.steering import RESOURCE as MARKER
@@ -25,7 +24,7 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import View
 from topowise_scheduler.ledger.gates.affinity import AffinityGate, CacheUntilChange, Terms
 from topowise_scheduler.ledger.gates.claimed_nodes import ClaimedNodes
-from topowise_scheduler.ledger.gates.gate import FITS, Draft, Question
+from topowise_scheduler.ledger.gates.gate import Draft, Question
 from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.node.uncertainty import is_chosen
@@ -58,8 +57,6 @@ class NumaNodeGate:
     node.
     """
 
-    temporary: Final[frozenset[Refusal]] = frozenset((Refusal.PODS_NOT_LOCATED,))
-
     def __init__(
         self,
         node_states: NodeStates,
@@ -86,13 +83,9 @@ class NumaNodeGate:
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
-        if not _concerns(question.record):
-            return
-        for at in np.flatnonzero(draft.outcomes == FITS).tolist():
-            refusal = self.refusal(question.record, question.names[at])
-            if refusal:
-                is_of_claims = self._claimed.is_required(question.record) and refusal in _OF_OTHER_PODS
-                draft.refuse_node(at, refusal, may_preempt=is_of_claims)
+        if _concerns(question.record):
+            may_preempt = _OF_OTHER_PODS if self._claimed.is_required(question.record) else frozenset[Refusal]()
+            draft.refuse_each(question, self.refusal, may_preempt)
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""

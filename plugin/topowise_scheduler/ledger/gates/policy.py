@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
 
 import numpy as np
 
@@ -15,8 +14,6 @@ from topowise_scheduler.verdicts.refusals import Refusal
 
 class PolicyGate:
     """A node without a report has no known policy, and is refused too."""
-
-    temporary: Final[frozenset[Refusal]] = frozenset()
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

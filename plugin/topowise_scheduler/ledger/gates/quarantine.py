@@ -24,8 +24,6 @@ _MOST: Final = 1 << 16
 class Quarantine:
     """Pairs of shape and node, each with its end (seconds, monotonic)."""
 
-    temporary: Final = frozenset((Refusal.QUARANTINED,))
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._until: dict[bytes, dict[str, float]] = {}

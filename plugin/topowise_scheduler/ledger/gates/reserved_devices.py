@@ -9,12 +9,9 @@ Invariant: a node is refused only while the nominated pod would get its devices 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
-
-import numpy as np
 
 from topowise_scheduler.ledger.gates.claimed_nodes import ClaimedNodes
-from topowise_scheduler.ledger.gates.gate import FITS, Draft, Question
+from topowise_scheduler.ledger.gates.gate import Draft, Question
 from topowise_scheduler.ledger.pods.booking_state import BookingState
 from topowise_scheduler.ledger.pods.pod_states import PodStates
 from topowise_scheduler.ledger.pods.records import PodRecord
@@ -25,8 +22,6 @@ from topowise_scheduler.verdicts.refusals import Refusal
 class ReservedDevices:
     """See `Gate`."""
 
-    temporary: Final[frozenset[Refusal]] = frozenset()
-
     def __init__(self, node_states: NodeStates, pods: PodStates, claimed: ClaimedNodes) -> None:
         self._node_states = node_states
         self._pods = pods
@@ -34,13 +29,9 @@ class ReservedDevices:
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
-        if not self._pods.nominated or not self._claimed.applies(question.record):
-            return
-        nodes = set(self._pods.nominated.values())
-        for at in np.flatnonzero(draft.outcomes == FITS).tolist():
-            name = question.names[at]
-            if name in nodes and (refusal := self.refusal(question.record, name)):
-                draft.refuse_node(at, refusal)
+        if self._pods.nominated and self._claimed.applies(question.record):
+            nodes = set(self._pods.nominated.values())
+            draft.refuse_each(question, lambda record, name: self.refusal(record, name) if name in nodes else None)
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""

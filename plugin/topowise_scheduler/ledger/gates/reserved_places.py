@@ -9,7 +9,6 @@ Invariant: a place ends by time, with the reservation that it comes from.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
 
 import numpy as np
 
@@ -20,8 +19,6 @@ from topowise_scheduler.verdicts.refusals import Refusal
 
 class ReservedPlaces:
     """By UID of the pod: the node, and the end of the place (seconds, monotonic)."""
-
-    temporary: Final = frozenset((Refusal.RESERVED_ELSEWHERE,))
 
     def __init__(self) -> None:
         self.places: dict[str, tuple[str, float]] = {}

@@ -31,8 +31,6 @@ _NONE: Final[Rows] = np.zeros(0, np.int32)
 class SlowAdmissions:
     """`limit_s` in seconds; 0: no admission is too long. Not thread-safe."""
 
-    temporary: Final[frozenset[Refusal]] = frozenset()
-
     def __init__(self, engine: Engine, limit_s: float) -> None:
         self._engine = engine
         self._limit_s = limit_s

@@ -7,7 +7,6 @@ Such a node is in a question as a whole Node object. The caller finds its group 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
 
 from topowise_scheduler.ledger.gates.gate import FITS, Draft, Question
 from topowise_scheduler.ledger.pods.records import PodRecord
@@ -16,8 +15,6 @@ from topowise_scheduler.verdicts.refusals import Refusal
 
 class TemplateNodes:
     """See `Gate`."""
-
-    temporary: Final[frozenset[Refusal]] = frozenset()
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""

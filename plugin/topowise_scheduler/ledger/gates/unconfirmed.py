@@ -53,8 +53,6 @@ _OPEN: Final = (*_LEFT_BEHIND, EXPORTER_DOWN, PODS_UNREPORTED)
 class UnconfirmedNodes:
     """Unconfirmed nodes by name, with the reasons. Not thread-safe."""
 
-    temporary: Final = frozenset((Refusal.UNCONFIRMED, Refusal.EXPORTER_DOWN))
-
     def __init__(self, engine: Engine, node_states: NodeStates) -> None:
         self._engine = engine
         self._node_states = node_states
