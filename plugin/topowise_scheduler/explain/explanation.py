@@ -23,6 +23,7 @@ from topowise_scheduler.kubelet.hints import Hint, Hints
 from topowise_scheduler.kubelet.masks import members, union
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 from topowise_scheduler.kubelet.trial import trial
+from topowise_scheduler.options.claims.numa_nodes import named
 from topowise_scheduler.options.device_affinity import AffinityVerdict, Outcome
 from topowise_scheduler.report import Report
 from topowise_scheduler.report.text import enumerated, rough_duration, with_unit
@@ -148,7 +149,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
         """Adds the devices of the pod's claims; `judged` is None without claims, or if claims are not enabled."""
         if judged is None or self.verdict == "not reported":
             return self
-        text = "; ".join(filter(None, (self.text, judged.text)))
+        text = "; ".join(filter(None, (self.text, _of_claims(judged))))
         devices = tuple(["/".join(device.id) for device in judged.devices.devices])
         claims = ClaimExplanation(judged.outcome, devices, tuple(sorted(judged.near)), judged.devices.is_allocated)
         return msgspec.structs.replace(self, text=text, claims=claims)
@@ -158,6 +159,20 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
         if not over_budget:
             return self
         return msgspec.structs.replace(self, text=f"{self.text}; of its newest report nothing is used: {over_budget}")
+
+
+def _of_claims(judged: Judgement) -> str:
+    """The judgement in words, "" if there is nothing to say."""
+    if judged.outcome == "unknown":
+        return f"the NUMA node of its claimed devices is unknown: {judged.devices.problem}"
+    if not judged.near:
+        return ""
+    where = f"its claimed devices are {'' if judged.devices.is_allocated else 'predicted '}on {named(judged.near)}"
+    if judged.outcome == "possible":
+        return f"{where}; CPUs and memory may be elsewhere, as placements on the node are uncertain"
+    if judged.outcome == "apart":
+        return f"{where}, CPUs and memory would be on {named(judged.placed) if judged.placed else 'no NUMA node'}"
+    return where
 
 
 def not_reported(name: str, refusal: str = "") -> NodeExplanation:

@@ -77,7 +77,7 @@ def notes(problems: Iterable[tuple[str, str]]) -> list[str]:
 
 def _reason(node: NodeExplanation) -> str:
     if node.verdict == "fits":
-        return "not aligned" if " is not aligned" in node.text else ""
+        return "not aligned" if any(step.resources and not step.preferred for step in node.steps) else ""
     return _bare(node.text)
 
 

@@ -5,7 +5,6 @@ A view over the ledger and the engine without I/O: the gates (cluster/gates) giv
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -53,8 +52,8 @@ class Answers:
         self._records = records
         self._strategy = strategy
         self._top_score = top_score
-        self.verdict_counts: Counter[int] = Counter()
-        """Number of verdicts by `Refusal`, 0 for nodes that fit."""
+        self.verdict_counts: NDArray[np.int64] = np.zeros(len(Refusal) + 1, np.int64)
+        """Number of verdicts by `Refusal`, of nodes that fit at 0."""
         self._unknown: set[str] = set()
 
     def question(
@@ -109,7 +108,7 @@ class Answers:
                 raise UnpreparedError(steps)
         verdicts = self._gates.verdicts(question)
         if not question.is_simulation:
-            self.verdict_counts.update(dict(enumerate(np.bincount(verdicts.refusals).tolist())))
+            self.verdict_counts += np.bincount(verdicts.refusals, minlength=len(Refusal) + 1)
         return verdicts
 
     def scores(self, question: Question) -> NDArray[np.int64]:

@@ -87,7 +87,11 @@ class Counts(Collector):
             "verdicts",
             'Verdicts on nodes by refusal text; "fits" for no refusal.',
             "reason",
-            {TEXTS[number] or "fits": times for number, times in self._answers.verdict_counts.items() if times},
+            {
+                TEXTS[number] or "fits": times
+                for number, times in enumerate(self._answers.verdict_counts.tolist())
+                if times
+            },
         )
         yield _counter(
             "predictions",

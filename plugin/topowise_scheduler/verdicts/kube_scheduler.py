@@ -11,7 +11,7 @@ Upstream: pkg/scheduler/framework/plugins, staging/src/k8s.io/component-helpers/
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -25,6 +25,9 @@ MIRROR: Final = "kubernetes.io/config.mirror"
 GUARD_ANNOTATION: Final = "topowise.io/scale-down-guard"
 """Annotation of a Node whose scale-down this service has disabled."""
 SCALE_DOWN_DISABLED: Final = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+Unexamined: TypeAlias = Literal[
+    "pod affinity", "topology spread", "volumes", "host ports", "resource claims", "scheduling gates"
+]
 RESOURCE_CLAIMS: Final = "resource claims"
 """The entry of `unexamined` for claims."""
 _PODS: Final = "pods"
@@ -267,14 +270,14 @@ def unbound(pod: Pod) -> Pod:
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, nodeName=""))
 
 
-def unexamined(spec: Spec) -> tuple[str, ...]:
+def unexamined(spec: Spec) -> tuple[Unexamined, ...]:
     """The pod's requirements on its node that this module does not check."""
     affinity = spec.affinity or Affinity()
     between = [terms for terms in (affinity.podAffinity, affinity.podAntiAffinity) if terms is not None]
     sources = [key for volume in spec.volumes or () for key, source in volume.items() if source is not None]
     ports = [port for container in spec.containers or () for port in container.ports or ()]
     spreads = spec.topologySpreadConstraints or ()
-    requirements = {
+    requirements: dict[Unexamined, bool] = {
         "pod affinity": any(terms.requiredDuringSchedulingIgnoredDuringExecution for terms in between),
         "topology spread": any(constraint.whenUnsatisfiable == "DoNotSchedule" for constraint in spreads),
         "volumes": any(source in ("persistentVolumeClaim", "ephemeral", "csi") for source in sources),

@@ -29,7 +29,6 @@ from topowise_scheduler.ledger.gates.numa_node import NumaNodeGate
 from topowise_scheduler.ledger.pods.records import Annotated, PodRecord
 from topowise_scheduler.ledger.rows.node_states import NodeStates
 from topowise_scheduler.options.claims.devices import ClaimedDevices
-from topowise_scheduler.options.claims.numa_nodes import named
 from topowise_scheduler.options.claims.objects import DeviceRequestAllocationResult
 from topowise_scheduler.verdicts.refusals import Refusal
 
@@ -59,20 +58,6 @@ class Judgement(NamedTuple):
     near: frozenset[int] = frozenset()
     placed: frozenset[int] = frozenset()
     is_steered: bool = False
-
-    @property
-    def text(self) -> str:
-        """Returns the judgement in words, "" if there is nothing to say."""
-        if self.outcome == "unknown":
-            return f"the NUMA node of its claimed devices is unknown: {self.devices.problem}"
-        if not self.near:
-            return ""
-        where = f"its claimed devices are {'' if self.devices.is_allocated else 'predicted '}on {named(self.near)}"
-        if self.outcome == "possible":
-            return f"{where}; CPUs and memory may be elsewhere, as placements on the node are uncertain"
-        if self.outcome == "apart":
-            return f"{where}, CPUs and memory would be on {named(self.placed) if self.placed else 'no NUMA node'}"
-        return where
 
 
 class Expected(NamedTuple):

@@ -106,7 +106,7 @@ def test_unknown_devices_refuse_nothing() -> None:
     assert not refusal(cluster, pod)
     judgement = judged(cluster, pod)
     assert judgement.outcome == "unknown"
-    assert "missing is not known" in judgement.text
+    assert "missing is not known" in judgement.devices.problem
 
 
 def test_a_required_alignment_needs_the_feature() -> None:
