@@ -145,10 +145,10 @@ class ClusterView:
         refusal = None if record.needs is None else kube_scheduler.short(node, record.needs, used)
         return "" if refusal is None else refusal.words
 
-    def kubelet_refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, str]:
-        """The text of the extender's refusal of each node, "" if it accepts the node."""
+    def kubelet_refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, Refusal | None]:
+        """The extender's refusal of each node, None if it accepts the node."""
         verdicts = self._answers.verdicts(self._answers.question(pod, names, is_simulation=True))
-        return {name: text(verdicts.refusal(at)) for at, name in enumerate(names)}
+        return {name: verdicts.refusal(at) for at, name in enumerate(names)}
 
     def best(self, pod: Pod, names: Sequence[str]) -> str:
         """The node that the strategy scores highest, the first of equal nodes. The pod must fit on all of `names`."""

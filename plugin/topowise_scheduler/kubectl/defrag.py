@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from topowise import pods
@@ -18,14 +17,27 @@ from topowise_scheduler.kubectl.manifests import Workload, not_looked_at
 from topowise_scheduler.kubectl.table import columns
 from topowise_scheduler.kubelet import numa_placement
 from topowise_scheduler.overlay import defrag
-from topowise_scheduler.overlay.defrag import Change, Plan, Step
+from topowise_scheduler.overlay.defrag import Change, Hindrance, Plan, Step
 from topowise_scheduler.report.text import most_frequent_first, plural
+from topowise_scheduler.verdicts.kube_scheduler import Unexamined
 
 _NEW: Final = "(new)"
 # Width of the bar of a NUMA node.
 _CELLS: Final = 10
 _TAKEN_AND_FREE: Final = ("█", "░")
 _IN_ASCII: Final = ("#", ".")
+
+_HINDRANCES: Final[Mapping[Hindrance, str]] = {
+    Hindrance.UNREADABLE: "with amounts that cannot be read",
+    Hindrance.ENDS: "that end already",
+    Hindrance.STATIC: "of their node (static pods)",
+    Hindrance.NO_CONTROLLER: "without a controller",
+    Hindrance.DAEMON: "of a DaemonSet",
+    Hindrance.PRIORITY: "of a higher priority",
+    Hindrance.UNSAFE: "that say safe-to-evict=false",
+    Hindrance.BUDGETS: "with more than one PodDisruptionBudget",
+    Hindrance.BUDGET: "whose PodDisruptionBudget allows no eviction",
+}
 
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
@@ -38,7 +50,8 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     notes += not_looked_at(workloads)
     pod = workload.numbered(0)
     running = [(pod_, record) for pod_ in known.pods if (record := known.records.record(pod_)).stage == "assigned"]
-    movable, not_movable = defrag.sort(running, known.budgets, pod.spec.priority or 0)
+    movable, hindrances = defrag.sort(running, known.budgets, pod.spec.priority or 0)
+    not_movable = {_hindrance(why): number for why, number in hindrances.items()}
     count = workload.count if options.count is None else options.count
     plan = defrag.plan(known.answers, known.view, pod, count, movable, options.max_moves, progress=Progress())
     notes += [f"note: {len(movable)} of {plural(len(running), 'pod')} may be moved{_not(not_movable)}"]
@@ -48,13 +61,17 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     return Answer(_text(workload, count, plan, console) if body is None else body, status, notes)
 
 
-def _not(not_movable: Counter[str]) -> str:
+def _hindrance(why: Hindrance | Unexamined) -> str:
+    return _HINDRANCES[why] if isinstance(why, Hindrance) else f"with {why}, so that no new place can be confirmed"
+
+
+def _not(not_movable: Mapping[str, int]) -> str:
     """Why the remaining pods are not movable."""
     counts = [f"{count} {why}" for why, count in most_frequent_first(not_movable)]
     return f"; not {', '.join(counts)}" if counts else ""
 
 
-def _document(workload: Workload, count: int, plan: Plan, not_movable: Counter[str]) -> dict[str, Any]:
+def _document(workload: Workload, count: int, plan: Plan, not_movable: Mapping[str, int]) -> dict[str, Any]:
     return {
         "pod": workload.name,
         "from": workload.origin,

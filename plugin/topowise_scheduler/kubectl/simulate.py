@@ -14,7 +14,7 @@ import msgspec
 
 from topowise.runtime.progress import Progress
 from topowise.text import Line, Styled
-from topowise_scheduler.explain.refusal_texts import unschedulable
+from topowise_scheduler.explain import refusal_texts
 from topowise_scheduler.explain.waiting import waiting_pod
 from topowise_scheduler.explain.waiting_texts import next_step
 from topowise_scheduler.kubectl import cluster, json_output, reasons, restarts
@@ -26,6 +26,7 @@ from topowise_scheduler.kubectl.table import columns
 from topowise_scheduler.kubelet import numa_placement as placing
 from topowise_scheduler.report.text import first_of, plural
 from topowise_scheduler.verdicts.kube_scheduler import Pod
+from topowise_scheduler.verdicts.refusals import Reason
 
 _MAX_REASONS: Final = 5
 _NOWHERE: Final = "(nowhere)"
@@ -42,14 +43,14 @@ class SimulatedPod(msgspec.Struct, frozen=True):
     priority: int
     node: str = ""
     containers: Mapping[str, placing.Placed] = {}
-    refusals: Mapping[str, str] = {}
+    refusals: Mapping[str, Reason] = {}
     reasons: Mapping[str, str] = {}
     next_step: str = ""
 
     @property
     def summary(self) -> str:
         """The refusals, as kube-scheduler sums them up."""
-        return unschedulable(Counter(self.refusals.values()))
+        return refusal_texts.unschedulable(Counter(self.refusals.values()))
 
     def as_json(self) -> dict[str, Any]:
         """The result as a JSON object."""
@@ -58,7 +59,9 @@ class SimulatedPod(msgspec.Struct, frozen=True):
             document["containers"] = {name: place.as_json() for name, place in self.containers.items()}
         else:
             document["nextStep"] = self.next_step
-            document["refusals"] = {name: self.reasons.get(name, words) for name, words in self.refusals.items()}
+            document["refusals"] = {
+                name: self.reasons.get(name) or refusal_texts.text(reason) for name, reason in self.refusals.items()
+            }
         return document
 
 
@@ -152,13 +155,13 @@ class Simulation:
 
     def _on_every_node(self, workload: Workload) -> Iterator[SimulatedPod]:
         """A pod on each node that kube-scheduler does not exclude: the DaemonSet's controller makes no other pods."""
-        for number, (name, refusal) in enumerate(self._view.against(workload.pod, self._view.names).items()):
-            if refusal is None or refusal.verdict != "excluded":
+        for number, (name, objection) in enumerate(self._view.against(workload.pod, self._view.names).items()):
+            if objection is None or objection.verdict != "excluded":
                 pod = workload.numbered(number)
-                words = refusal.words if refusal else self._view.kubelet_refusals(pod, [name])[name]
-                yield self._place(workload, pod, {name: words})
+                reason = objection.words if objection else self._view.kubelet_refusals(pod, [name])[name]
+                yield self._place(workload, pod, {name: reason or ""})
 
-    def _place(self, workload: Workload, pod: Pod, refusals: Mapping[str, str]) -> SimulatedPod:
+    def _place(self, workload: Workload, pod: Pod, refusals: Mapping[str, Reason]) -> SimulatedPod:
         """Places the pod on the best node without a refusal."""
         simulated = SimulatedPod(_name(pod), workload.origin, pod.spec.priority or 0)
         fitting = [name for name, refusal in refusals.items() if not refusal]
@@ -175,13 +178,14 @@ class Simulation:
         is_exact = self._view.precision(node) == "exact"
         return msgspec.structs.replace(simulated, node=node, containers=placing.of(kubelet, uid, is_exact=is_exact))
 
-    def _refusals(self, workload: Workload, pod: Pod) -> dict[str, str]:
+    def _refusals(self, workload: Workload, pod: Pod) -> dict[str, Reason]:
         """The refusal of each node, "" if it takes the pod."""
         changed = self._changed if self._serial == workload.serial else self._view.names
         self._serial = workload.serial
         self._against |= self._view.refusals(pod, changed)
         candidates = [name for name, refusal in self._against.items() if not refusal]
-        return {**self._against, **self._view.kubelet_refusals(pod, candidates)}
+        refused = self._view.kubelet_refusals(pod, candidates)
+        return {**self._against, **{name: refusal or "" for name, refusal in refused.items()}}
 
 
 def _refused(pod: SimulatedPod, console: Console) -> list[Line]:

@@ -5,8 +5,8 @@ bound of the pods that must leave a node, search.py finds the pods to move, exha
 cluster, planning.py combines them. Nothing here does I/O or changes the ledger.
 """
 
-from topowise_scheduler.overlay.defrag.movable import Movable, sort
+from topowise_scheduler.overlay.defrag.movable import Hindrance, Movable, sort
 from topowise_scheduler.overlay.defrag.planning import Plan, plan
 from topowise_scheduler.overlay.defrag.scene import Change, Step
 
-__all__ = ["Change", "Movable", "Plan", "Step", "plan", "sort"]
+__all__ = ["Change", "Hindrance", "Movable", "Plan", "Step", "plan", "sort"]
