@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _MIB: Final = 1 << 20
 # Pods whose eviction is tried one by one, each a trial of some 0.2 ms.
 _MOST_EVICTED: Final = 32
+_MOST_NAMED: Final = 3
 _CORDON: Final = "node.kubernetes.io/unschedulable"
 
 Cause = Literal["alignment", "resources", "excluded", "unconfirmed", "never", "not examined", "retry"]
@@ -68,10 +69,13 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class NextStep(msgspec.Struct, frozen=True):
-    """`nodes` and `pods` ("namespace/name") are those of the step. `amount` is requested, or of ASK_FOR_LESS to be
-    requested less, `largest` is what the largest node or NUMA node has, of the resource: cores, bytes or devices, and
-    of the sums of a node thousandths of cores. `details` are the problem of the pod, requirements that are not
-    checked, or why a report is unconfirmed. `reason` refuses the node. `ends_in_s`: the wait ends by itself."""
+    """`nodes` (the first, with `more_nodes`) and `pods` ("namespace/name") are those of the step.
+
+    `amount` of the resource is requested, or to be requested less (ASK_FOR_LESS), `largest` is what the largest node or
+    NUMA node has: cores, bytes or devices, and in sums of a node thousandths of cores. `details` are the problem of the
+    pod, requirements that are not checked, or why a report is unconfirmed. `reason` refuses the node. `ends_in_s`: the
+    wait ends by itself.
+    """
 
     way: Way
     nodes: tuple[str, ...] = ()
@@ -83,6 +87,7 @@ class NextStep(msgspec.Struct, frozen=True):
     details: tuple[str, ...] = ()
     reason: Reason = ""
     ends_in_s: float | None = None
+    more_nodes: int = 0
 
 
 class Nearest(msgspec.Struct, frozen=True):
@@ -161,8 +166,12 @@ def _report(view: ClusterView, record: PodRecord, node: NodeVerdict) -> NextStep
 def _retry(verdicts: Sequence[NodeVerdict]) -> NextStep:
     fitting = [node.name for node in verdicts if node.verdict == "fits"]
     if fitting:
-        return NextStep(Way.RETRY, tuple(fitting))
-    return NextStep(Way.RETRY_UNREPORTED, tuple([node.name for node in verdicts if node.takes_pod]))
+        return _of_nodes(Way.RETRY, fitting)
+    return _of_nodes(Way.RETRY_UNREPORTED, [node.name for node in verdicts if node.takes_pod])
+
+
+def _of_nodes(way: Way, names: Sequence[str]) -> NextStep:
+    return NextStep(way, tuple(names[:_MOST_NAMED]), more_nodes=max(0, len(names) - _MOST_NAMED))
 
 
 def _never(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict], nearest: Nearest | None) -> NextStep:

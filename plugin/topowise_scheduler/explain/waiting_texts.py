@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from topowise_scheduler.explain.next_step import Cause, Change, NextStep, Way
+from topowise_scheduler.explain.next_step import Cause, NextStep, Way
 from topowise_scheduler.explain.refusal_texts import bare
 from topowise_scheduler.explain.waiting import WaitingPod
 from topowise_scheduler.options.device_affinity import ANNOTATION
@@ -29,7 +29,7 @@ _STEPS: Final[Mapping[Way, str]] = {
     Way.ADD_FIRST_NODE: "add a node: no node is known",
     Way.SEE_EVENTS: "see the events of the pod: topowise does not check its {detail}",
     Way.RETRY: "kube-scheduler retries by itself: the pod fits on {names}",
-    Way.RETRY_UNREPORTED: ("kube-scheduler retries by itself: {names} has no report, which topowise does not refuse"),
+    Way.RETRY_UNREPORTED: "kube-scheduler retries by itself: {names} has no report, which topowise does not refuse",
     Way.NEVER: _NEVER,
     Way.NEVER_ON_NODE: f"{_NEVER}: on {{names}} {{reason}}",
     Way.NEVER_IN_SUM: f"{_NEVER}: it asks for {{resource}} {{amount}}, the largest node has {{largest}}",
@@ -37,7 +37,7 @@ _STEPS: Final[Mapping[Way, str]] = {
     Way.NEVER_ALIGNED: f"{_NEVER}: {{resource}} {{amount}} on one NUMA node, the largest has {{largest}}",
     Way.FIRST_REPORT: "wait: {names} has not reported yet",
     Way.REPORT: "wait: {names}: {reason}{because}",
-    Way.REPAIR_EXPORTER: ("repair the exporter on {names}: no exporter is Ready on the node and its report lacks pods"),
+    Way.REPAIR_EXPORTER: "repair the exporter on {names}: no exporter is Ready on the node and its report lacks pods",
     Way.EVICT: "evicting {pods} would make room on {names}",
     Way.OPEN_NODE: "{changes}",
     Way.OPEN_NODE_AND_MAKE_ROOM: "{changes}, and make room there: {reason}",
@@ -45,7 +45,13 @@ _STEPS: Final[Mapping[Way, str]] = {
     Way.PREFER_DEVICES: f"{ANNOTATION} with prefer instead of require would fit on {{names}}",
     Way.ASK_FOR_LESS: "{amount} less would fit on {names}",
     Way.WAIT_FOR_PODS: "wait until {pods} on {names} {end}, or add a node",
-    Way.NO_SINGLE_CHANGE: ("add a node, or ask for less: {names} comes nearest, and no single change makes room there"),
+    Way.NO_SINGLE_CHANGE: "add a node, or ask for less: {names} comes nearest, and no single change makes room there",
+}
+_CHANGES: Final = {
+    "uncordon": "uncordon {node}",
+    "repair": "repair {node}: it is not ready",
+    "taint": "remove the taint {taint} from {node}, or tolerate it",
+    "select": "change what the pod requires of nodes so that it selects {node}",
 }
 _MOST_NAMED: Final = 4
 _MIB: Final = 1 << 20
@@ -56,14 +62,16 @@ def next_step(step: NextStep) -> str:
     line = _STEPS[step.way].format(
         detail=", ".join(step.details),
         because=f" ({', '.join(step.details)})" if step.details else "",
-        names=first_of(step.nodes),
+        names=", ".join(step.nodes) + (f" and {step.more_nodes} more" if step.more_nodes else ""),
         pods=first_of(step.pods, _MOST_NAMED),
         end="end" if len(step.pods) > 1 else "ends",
         reason=bare(step.reason),
         resource=step.resource,
         amount=_amount(step, step.amount),
         largest=_amount(step, step.largest),
-        changes=" and ".join(map(_change, step.changes)),
+        changes=" and ".join(
+            [_CHANGES[change.kind].format(node=change.node, taint=change.taint) for change in step.changes]
+        ),
     )
     return line if step.ends_in_s is None else f"{line} (expected within {rounded_up(step.ends_in_s)})"
 
@@ -79,18 +87,6 @@ def _amount(step: NextStep, amount: int) -> str:
             return plural(amount, "CPU")
         return f"{step.resource} {amount if '/' in step.resource else f'{amount // _MIB}Mi'}"
     return (with_unit if step.way is Way.NEVER_ALIGNED else kube_scheduler.to_text)(step.resource, amount)
-
-
-def _change(change: Change) -> str:
-    match change.kind:
-        case "uncordon":
-            return f"uncordon {change.node}"
-        case "repair":
-            return f"repair {change.node}: it is not ready"
-        case "taint":
-            return f"remove the taint {change.taint} from {change.node}, or tolerate it"
-        case "select":
-            return f"change what the pod requires of nodes so that it selects {change.node}"
 
 
 def text(pod: WaitingPod) -> str:
