@@ -7,7 +7,6 @@ logged again, with its end.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Final
 
@@ -86,14 +85,6 @@ class Conditions:
             self.set(condition, problems[0] + more)
         else:
             self.clear(condition)
-
-    def replace(self, group: Collection[Condition], problems: Mapping[Condition, str]) -> None:
-        """Set conditions of a group, and clear all conditions of the group that are not in the mapping."""
-        for condition in group:
-            if condition not in problems:
-                self.clear(condition)
-        for condition, problem in problems.items():
-            self.set(condition, problem)
 
     def __contains__(self, condition: Condition) -> bool:
         return condition in self._problems and bool(self._problems[condition].last)

@@ -30,7 +30,8 @@ class Display:
         problems = dict(reading.problems)
         if source.problems:
             problems[Condition.CONFIGURATION] = "; ".join((*source.problems, f"using {source.name or 'none'}"))
-        self._conditions.replace(OF_SOURCES, problems)
+        for condition in OF_SOURCES:
+            self._conditions.note(condition, (problems[condition],) if condition in problems else ())
         self._metrics.last_sync.set_to_current_time()
         self._metrics.show_source(source.name)
         self._metrics.withheld.set(len(reading.withheld))

@@ -45,20 +45,6 @@ def test_of_several_problems_the_first_is_reported_with_the_number_of_the_rest(s
     assert said.messages == [SAID, SAID, "Recovered"]
 
 
-def test_conditions_of_a_group_that_are_not_named_again_end_and_others_stay(
-    said: pytest.LogCaptureFixture,
-) -> None:
-    conditions = Conditions()
-    conditions.set(ABOUT, "no socket")
-    group = (Condition.CPU_STATE, Condition.MEMORY_STATE)
-    conditions.replace(group, {Condition.CPU_STATE: "damaged", Condition.MEMORY_STATE: "damaged"})
-    conditions.replace(group, {Condition.MEMORY_STATE: "damaged"})
-    assert Condition.CPU_STATE not in conditions
-    assert Condition.MEMORY_STATE in conditions
-    assert ABOUT in conditions
-    assert said.messages == [SAID, *(condition.value for condition in group), "Recovered"]
-
-
 def test_a_problem_at_every_other_look_floods_no_log(said: pytest.LogCaptureFixture) -> None:
     conditions = Conditions()
     for _ in range(100):

@@ -81,8 +81,8 @@ def test_problems_of_sources_begin_and_end_with_the_reading_that_has_them(caplog
     display.show_reading(
         Reading(NODE, withheld=frozenset({("ns", "p")}), problems={Condition.NO_CLAIMS: "y"}, configuration=source)
     )
-    assert vars(caplog.records[-1])["kv"]["why"] == "configz: refused; using file"
-    said = [Condition.NO_CLAIMS.value, Condition.CONFIGURATION.value]
+    assert vars(caplog.records[0])["kv"]["why"] == "configz: refused; using file"
+    said = [Condition.CONFIGURATION.value, Condition.NO_CLAIMS.value]
     assert lines(caplog) == [(logging.WARNING, sentence) for sentence in said]
     assert (display.value("withheld_pods"), display.value("kubelet_config_source", source="file")) == (1, 1)
     display.show_reading(Reading(NODE))
