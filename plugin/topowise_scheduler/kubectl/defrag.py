@@ -19,7 +19,6 @@ from topowise_scheduler.kubelet import numa_placement
 from topowise_scheduler.overlay import defrag
 from topowise_scheduler.overlay.defrag import Change, Hindrance, Plan, Step
 from topowise_scheduler.report.text import most_frequent_first, plural
-from topowise_scheduler.verdicts.kube_scheduler import Unexamined
 
 _NEW: Final = "(new)"
 # Width of the bar of a NUMA node.
@@ -28,15 +27,15 @@ _TAKEN_AND_FREE: Final = ("█", "░")
 _IN_ASCII: Final = ("#", ".")
 
 _HINDRANCES: Final[Mapping[Hindrance, str]] = {
-    Hindrance.UNREADABLE: "with amounts that cannot be read",
-    Hindrance.ENDS: "that end already",
-    Hindrance.STATIC: "of their node (static pods)",
-    Hindrance.NO_CONTROLLER: "without a controller",
-    Hindrance.DAEMON: "of a DaemonSet",
-    Hindrance.PRIORITY: "of a higher priority",
-    Hindrance.UNSAFE: "that say safe-to-evict=false",
-    Hindrance.BUDGETS: "with more than one PodDisruptionBudget",
-    Hindrance.BUDGET: "whose PodDisruptionBudget allows no eviction",
+    "unreadable": "with amounts that cannot be read",
+    "ends": "that end already",
+    "static": "of their node (static pods)",
+    "no controller": "without a controller",
+    "daemon": "of a DaemonSet",
+    "priority": "of a higher priority",
+    "unsafe": "that say safe-to-evict=false",
+    "budgets": "with more than one PodDisruptionBudget",
+    "budget": "whose PodDisruptionBudget allows no eviction",
 }
 
 
@@ -61,8 +60,8 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     return Answer(_text(workload, count, plan, console) if body is None else body, status, notes)
 
 
-def _hindrance(why: Hindrance | Unexamined) -> str:
-    return _HINDRANCES[why] if isinstance(why, Hindrance) else f"with {why}, so that no new place can be confirmed"
+def _hindrance(why: Hindrance) -> str:
+    return _HINDRANCES.get(why) or f"with {why}, so that no new place can be confirmed"
 
 
 def _not(not_movable: Mapping[str, int]) -> str:
