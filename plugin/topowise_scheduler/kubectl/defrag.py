@@ -17,7 +17,7 @@ from topowise_scheduler.kubectl.manifests import Workload, not_looked_at
 from topowise_scheduler.kubectl.table import columns
 from topowise_scheduler.kubelet import numa_placement
 from topowise_scheduler.overlay import defrag
-from topowise_scheduler.overlay.defrag import Change, Hindrance, Plan, Step
+from topowise_scheduler.overlay.defrag import Change, Hindrance, Plan, Shortfall, Step
 from topowise_scheduler.report.text import most_frequent_first, plural
 
 _NEW: Final = "(new)"
@@ -26,6 +26,10 @@ _CELLS: Final = 10
 _TAKEN_AND_FREE: Final = ("█", "░")
 _IN_ASCII: Final = ("#", ".")
 
+_SHORTFALLS: Final = {
+    "no room": "no node would have room if all movable pods left it",
+    "nowhere else": "the pods whose leaving would make room fit on no other node",
+}
 _HINDRANCES: Final[Mapping[Hindrance, str]] = {
     "unreadable": "with amounts that cannot be read",
     "ends": "that end already",
@@ -60,6 +64,16 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     return Answer(_text(workload, count, plan, console) if body is None else body, status, notes)
 
 
+def _why(why: Shortfall | None, count: int) -> str:
+    if why is None:
+        return ""
+    so_far = f"room for {why.reached} of {count}: " if why.reached else ""
+    if why.reason == "no node":
+        return f"{so_far}no node would take such a pod, whatever pods left it"
+    certain = "" if why.is_certain else "; not every plan was tried"
+    return f"{so_far}with up to {plural(why.most, 'move')} there is no more: {_SHORTFALLS[why.reason]}{certain}"
+
+
 def _hindrance(why: Hindrance) -> str:
     return _HINDRANCES.get(why) or f"with {why}, so that no new place can be confirmed"
 
@@ -79,7 +93,7 @@ def _document(workload: Workload, count: int, plan: Plan, not_movable: Mapping[s
         "already": plan.already,
         "moves": plan.moves,
         "fewest": plan.is_least,
-        "why": plan.why,
+        "why": _why(plan.why, count),
         "steps": [_step(step) for step in plan.steps],
         "free": [_free(change) for change in plan.changes],
         "notMovable": dict(sorted(not_movable.items())),
@@ -98,7 +112,9 @@ def _free(change: Change) -> dict[str, Any]:
 
 def _text(workload: Workload, count: int, plan: Plan, console: Console) -> list[Line]:
     if plan.why:
-        return [[console.paint(f"{workload.name}: no room for {count} more", colours.BAD), f": {plan.why}"]]
+        return [
+            [console.paint(f"{workload.name}: no room for {count} more", colours.BAD), f": {_why(plan.why, count)}"]
+        ]
     title = f"{workload.name}: {plural(count, 'more pod')} {'fits' if count == 1 else 'fit'}"
     if not plan.moves:
         title += ", nothing has to be moved"
