@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from enum import Enum, auto
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
@@ -32,33 +31,13 @@ _CORDON: Final = "node.kubernetes.io/unschedulable"
 
 Cause = Literal["alignment", "resources", "excluded", "unconfirmed", "never", "not examined", "retry"]
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
-
-
-class Way(Enum):
-    """What to do, or what ends the wait by itself."""
-
-    USE_SEVERAL_PODS = auto()
-    CORRECT_POD = auto()
-    ADD_FIRST_NODE = auto()
-    SEE_EVENTS = auto()
-    RETRY = auto()
-    RETRY_UNREPORTED = auto()
-    NEVER = auto()
-    NEVER_ON_NODE = auto()
-    NEVER_IN_SUM = auto()
-    NEVER_HAD = auto()
-    NEVER_ALIGNED = auto()
-    FIRST_REPORT = auto()
-    REPORT = auto()
-    REPAIR_EXPORTER = auto()
-    EVICT = auto()
-    OPEN_NODE = auto()
-    OPEN_NODE_AND_MAKE_ROOM = auto()
-    CREATE_NODE = auto()
-    PREFER_DEVICES = auto()
-    ASK_FOR_LESS = auto()
-    WAIT_FOR_PODS = auto()
-    NO_SINGLE_CHANGE = auto()
+Way = Literal[
+    "use several pods", "correct the pod", "add a node", "see the events", "retry, unreported", "retry",
+    "never on a node", "never in sum", "never had", "never aligned", "never", "first report", "report",
+    "repair the exporter", "evict", "open and make room", "open", "create the node", "prefer devices",
+    "ask for less", "wait for pods", "no single change",
+]  # fmt: skip
+"""What to do, or what ends the wait by itself."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -72,10 +51,10 @@ class Change(msgspec.Struct, frozen=True):
 class NextStep(msgspec.Struct, frozen=True):
     """`nodes` (the first, with `more_nodes`) and `pods` ("namespace/name") are those of the step.
 
-    `amount` of the resource is requested, or to be requested less (ASK_FOR_LESS), `largest` is what the largest node or
-    NUMA node has: cores, bytes or devices, and in sums of a node thousandths of cores. `details` are the problem of the
-    pod, requirements that are not checked, or why a report is unconfirmed. `reason` refuses the node. `ends_in_s`: the
-    wait ends by itself.
+    `amount` of the resource is requested, or to be requested less ("ask for less"), `largest` is what the largest node
+    or NUMA node has: cores, bytes or devices, and in sums of a node thousandths of cores. `details` are the problem of
+    the pod, requirements that are not checked, or why a report is unconfirmed. `reason` refuses the node. `ends_in_s`:
+    the wait ends by itself.
     """
 
     way: Way
@@ -120,14 +99,14 @@ def next_step(
 ) -> Generator[None, None, NextStep]:
     """Returns the step for a pod with this cause; yields between trials."""
     if record.is_too_large:
-        return NextStep(Way.USE_SEVERAL_PODS, details=(str(record.problem),))
+        return NextStep("use several pods", details=(str(record.problem),))
     if record.problem is not None:
-        return NextStep(Way.CORRECT_POD, details=(str(record.problem),))
+        return NextStep("correct the pod", details=(str(record.problem),))
     if not verdicts:
-        return NextStep(Way.ADD_FIRST_NODE)
+        return NextStep("add a node")
     if cause == "not examined":
         assert record.constraints is not None
-        return NextStep(Way.SEE_EVENTS, details=record.constraints.unexamined)
+        return NextStep("see the events", details=record.constraints.unexamined)
     if cause == "retry":
         return _retry(verdicts)
     if cause == "never":
@@ -145,7 +124,7 @@ def next_step(
     if cause == "excluded" or nearest is None:
         return _excluded(view, record, nearest)
     if nearest.verdict.objection is None and nearest.verdict.gate in refusals.OF_DEVICES:
-        return NextStep(Way.PREFER_DEVICES, (nearest.verdict.name,))
+        return NextStep("prefer devices", (nearest.verdict.name,))
     less = yield from _less(view, record, nearest)
     if less:
         return less
@@ -154,11 +133,12 @@ def next_step(
 
 def _report(view: ClusterView, record: PodRecord, node: NodeVerdict) -> NextStep:
     """Returns what ends a wait for a report."""
-    gates, way, details = view.ledger.gates, Way.REPORT, view.ledger.gates.unconfirmed.why(node.name)
+    gates, details = view.ledger.gates, view.ledger.gates.unconfirmed.why(node.name)
+    way: Way = "report"
     if node.gate is Refusal.NEW_NODE:
-        way = Way.FIRST_REPORT
+        way = "first report"
     elif node.gate is Refusal.EXPORTER_DOWN:
-        way = Way.REPAIR_EXPORTER
+        way = "repair the exporter"
     rest = gates.until(record, node.name, node.gate) - view.ledger.clock()
     ends_in_s = max(1.0, rest) if rest < math.inf else None
     return NextStep(way, (node.name,), details=details, reason=node.gate or "", ends_in_s=ends_in_s)
@@ -167,8 +147,8 @@ def _report(view: ClusterView, record: PodRecord, node: NodeVerdict) -> NextStep
 def _retry(verdicts: Sequence[NodeVerdict]) -> NextStep:
     fitting = [node.name for node in verdicts if node.verdict == "fits"]
     if fitting:
-        return _of_nodes(Way.RETRY, fitting)
-    return _of_nodes(Way.RETRY_UNREPORTED, [node.name for node in verdicts if node.takes_pod])
+        return _of_nodes("retry", fitting)
+    return _of_nodes("retry, unreported", [node.name for node in verdicts if node.takes_pod])
 
 
 def _of_nodes(way: Way, names: Sequence[str]) -> NextStep:
@@ -183,15 +163,15 @@ def _never(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict]
         for resource, amount in record.needs.requests.items():
             largest = max(node.allocatable.get(resource, 0) for node in nodes)
             if largest < amount:
-                way = Way.NEVER_IN_SUM if largest else Way.NEVER_HAD
+                way: Way = "never in sum" if largest else "never had"
                 return NextStep(way, resource=resource, amount=amount, largest=largest)
     for room in () if nearest is None else nearest.rooms:
         largest = max((total for node in verdicts for total in _allocatable(view, node.name, room.resource)), default=0)
         if largest < room.asked and nearest is not None and nearest.explanation.policy == "single-numa-node":
-            return NextStep(Way.NEVER_ALIGNED, resource=room.resource, amount=room.asked, largest=largest)
+            return NextStep("never aligned", resource=room.resource, amount=room.asked, largest=largest)
     if nearest is None:
-        return NextStep(Way.NEVER)
-    return NextStep(Way.NEVER_ON_NODE, (nearest.verdict.name,), reason=nearest.verdict.reason or "")
+        return NextStep("never")
+    return NextStep("never on a node", (nearest.verdict.name,), reason=nearest.verdict.reason or "")
 
 
 def _allocatable(view: ClusterView, name: str, resource: str) -> list[int]:
@@ -204,14 +184,14 @@ def _evictions(view: ClusterView, record: PodRecord, nearest: Nearest) -> Genera
     """Returns the eviction of pods of lower priority that makes room on the nearest node, None if none does."""
     lower = [pod for pod in nearest.in_the_way if pod.priority < record.priority and pod.status.stage == "assigned"]
     victims = yield from _needed(view, record, nearest.verdict.name, lower)
-    return NextStep(Way.EVICT, (nearest.verdict.name,), _names(victims)) if victims else None
+    return NextStep("evict", (nearest.verdict.name,), _names(victims)) if victims else None
 
 
 def _ends(view: ClusterView, record: PodRecord, nearest: Nearest) -> Generator[None, None, NextStep]:
     """Returns which pods have to end."""
     name = nearest.verdict.name
     pods = yield from _needed(view, record, name, nearest.in_the_way)
-    return NextStep(Way.WAIT_FOR_PODS if pods else Way.NO_SINGLE_CHANGE, (name,), _names(pods))
+    return NextStep("wait for pods" if pods else "no single change", (name,), _names(pods))
 
 
 def _needed(
@@ -245,17 +225,17 @@ def _opened(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict
     if not ways:
         return None
     _, _, name, changes = min(ways, key=itemgetter(0, 1, 2))
-    return NextStep(Way.OPEN_NODE, (name,), changes=tuple(changes))
+    return NextStep("open", (name,), changes=tuple(changes))
 
 
 def _excluded(view: ClusterView, record: PodRecord, nearest: Nearest | None) -> NextStep:
     if nearest is None:
-        return NextStep(Way.ADD_FIRST_NODE)
+        return NextStep("add a node")
     name, objection = nearest.verdict.name, nearest.verdict.objection
     _, changes = _way_in(view, record, name)
     if not changes or objection is None:
-        return NextStep(Way.CREATE_NODE, (name,))
-    return NextStep(Way.OPEN_NODE_AND_MAKE_ROOM, (name,), changes=tuple(changes), reason=objection.text)
+        return NextStep("create the node", (name,))
+    return NextStep("open and make room", (name,), changes=tuple(changes), reason=objection.text)
 
 
 def _way_in(view: ClusterView, record: PodRecord, name: str) -> tuple[int, list[Change]]:
@@ -297,7 +277,7 @@ def _less(view: ClusterView, record: PodRecord, nearest: Nearest) -> Generator[N
             smaller = _smaller(record, container, resource, amount * unit)
             yield None
             if smaller is not None and view.trial.takes_without(smaller, name, ()):
-                return NextStep(Way.ASK_FOR_LESS, (name,), resource=resource, amount=amount * unit)
+                return NextStep("ask for less", (name,), resource=resource, amount=amount * unit)
     return None
 
 

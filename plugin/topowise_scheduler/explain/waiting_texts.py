@@ -24,28 +24,28 @@ CAUSE_TEXTS: Final[Mapping[Cause, str]] = {
 }
 _NEVER: Final = "no node can ever take it"
 _STEPS: Final[Mapping[Way, str]] = {
-    Way.USE_SEVERAL_PODS: "use several pods: expected {detail}",
-    Way.CORRECT_POD: "correct the pod: {detail}",
-    Way.ADD_FIRST_NODE: "add a node: no node is known",
-    Way.SEE_EVENTS: "see the events of the pod: topowise does not check its {detail}",
-    Way.RETRY: "kube-scheduler retries by itself: the pod fits on {names}",
-    Way.RETRY_UNREPORTED: "kube-scheduler retries by itself: {names} has no report, which topowise does not refuse",
-    Way.NEVER: _NEVER,
-    Way.NEVER_ON_NODE: f"{_NEVER}: on {{names}} {{reason}}",
-    Way.NEVER_IN_SUM: f"{_NEVER}: it asks for {{resource}} {{amount}}, the largest node has {{largest}}",
-    Way.NEVER_HAD: f"{_NEVER}: it asks for {{resource}} {{amount}}, no node has it",
-    Way.NEVER_ALIGNED: f"{_NEVER}: {{resource}} {{amount}} on one NUMA node, the largest has {{largest}}",
-    Way.FIRST_REPORT: "wait: {names} has not reported yet",
-    Way.REPORT: "wait: {names}: {reason}{because}",
-    Way.REPAIR_EXPORTER: "repair the exporter on {names}: no exporter is Ready on the node and its report lacks pods",
-    Way.EVICT: "evicting {pods} would make room on {names}",
-    Way.OPEN_NODE: "{changes}",
-    Way.OPEN_NODE_AND_MAKE_ROOM: "{changes}, and make room there: {reason}",
-    Way.CREATE_NODE: "create the Node object of {names}",
-    Way.PREFER_DEVICES: f"{ANNOTATION} with prefer instead of require would fit on {{names}}",
-    Way.ASK_FOR_LESS: "{amount} less would fit on {names}",
-    Way.WAIT_FOR_PODS: "wait until {pods} on {names} {end}, or add a node",
-    Way.NO_SINGLE_CHANGE: "add a node, or ask for less: {names} comes nearest, and no single change makes room there",
+    "use several pods": "use several pods: expected {detail}",
+    "correct the pod": "correct the pod: {detail}",
+    "add a node": "add a node: no node is known",
+    "see the events": "see the events of the pod: topowise does not check its {detail}",
+    "retry": "kube-scheduler retries by itself: the pod fits on {names}",
+    "retry, unreported": "kube-scheduler retries by itself: {names} has no report, which topowise does not refuse",
+    "never": _NEVER,
+    "never on a node": f"{_NEVER}: on {{names}} {{reason}}",
+    "never in sum": f"{_NEVER}: it asks for {{resource}} {{amount}}, the largest node has {{largest}}",
+    "never had": f"{_NEVER}: it asks for {{resource}} {{amount}}, no node has it",
+    "never aligned": f"{_NEVER}: {{resource}} {{amount}} on one NUMA node, the largest has {{largest}}",
+    "first report": "wait: {names} has not reported yet",
+    "report": "wait: {names}: {reason}{because}",
+    "repair the exporter": "repair the exporter on {names}: no exporter is Ready on the node and its report lacks pods",
+    "evict": "evicting {pods} would make room on {names}",
+    "open": "{changes}",
+    "open and make room": "{changes}, and make room there: {reason}",
+    "create the node": "create the Node object of {names}",
+    "prefer devices": f"{ANNOTATION} with prefer instead of require would fit on {{names}}",
+    "ask for less": "{amount} less would fit on {names}",
+    "wait for pods": "wait until {pods} on {names} {end}, or add a node",
+    "no single change": "add a node, or ask for less: {names} comes nearest, and no single change makes room there",
 }
 _CHANGES: Final = {
     "uncordon": "uncordon {node}",
@@ -82,11 +82,11 @@ def step_of_refused(pod: WaitingPod) -> str:
 
 
 def _amount(step: NextStep, amount: int) -> str:
-    if step.way is Way.ASK_FOR_LESS:
+    if step.way == "ask for less":
         if step.resource == "cpu":
             return plural(amount, "CPU")
         return f"{step.resource} {amount if '/' in step.resource else f'{amount // _MIB}Mi'}"
-    return (with_unit if step.way is Way.NEVER_ALIGNED else kube_scheduler.to_text)(step.resource, amount)
+    return (with_unit if step.way == "never aligned" else kube_scheduler.to_text)(step.resource, amount)
 
 
 def text(pod: WaitingPod) -> str:

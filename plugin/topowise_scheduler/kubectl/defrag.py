@@ -18,8 +18,7 @@ from topowise_scheduler.kubectl.manifests import Workload, not_looked_at
 from topowise_scheduler.kubectl.table import columns
 from topowise_scheduler.kubelet import numa_placement
 from topowise_scheduler.overlay import defrag
-from topowise_scheduler.overlay.defrag import Change, Hindrance, Plan, Step
-from topowise_scheduler.verdicts.kube_scheduler import Unexamined
+from topowise_scheduler.overlay.defrag import Change, Hindrance, Plan, Shortfall, Step
 
 _NEW: Final = "(new)"
 # Width of the bar of a NUMA node.
@@ -27,16 +26,20 @@ _CELLS: Final = 10
 _TAKEN_AND_FREE: Final = ("█", "░")
 _IN_ASCII: Final = ("#", ".")
 
+_SHORTFALLS: Final = {
+    "no room": "no node would have room if all movable pods left it",
+    "nowhere else": "the pods whose leaving would make room fit on no other node",
+}
 _HINDRANCES: Final[Mapping[Hindrance, str]] = {
-    Hindrance.UNREADABLE: "with amounts that cannot be read",
-    Hindrance.ENDS: "that end already",
-    Hindrance.STATIC: "of their node (static pods)",
-    Hindrance.NO_CONTROLLER: "without a controller",
-    Hindrance.DAEMON: "of a DaemonSet",
-    Hindrance.PRIORITY: "of a higher priority",
-    Hindrance.UNSAFE: "that say safe-to-evict=false",
-    Hindrance.BUDGETS: "with more than one PodDisruptionBudget",
-    Hindrance.BUDGET: "whose PodDisruptionBudget allows no eviction",
+    "unreadable": "with amounts that cannot be read",
+    "ends": "that end already",
+    "static": "of their node (static pods)",
+    "no controller": "without a controller",
+    "daemon": "of a DaemonSet",
+    "priority": "of a higher priority",
+    "unsafe": "that say safe-to-evict=false",
+    "budgets": "with more than one PodDisruptionBudget",
+    "budget": "whose PodDisruptionBudget allows no eviction",
 }
 
 
@@ -63,8 +66,18 @@ def run(options: argparse.Namespace, console: Console) -> Output:
     return Output(_text(workload, count, plan, console) if body is None else body, status, notes)
 
 
-def _hindrance(why: Hindrance | Unexamined) -> str:
-    return _HINDRANCES[why] if isinstance(why, Hindrance) else f"with {why}, so that no new place can be confirmed"
+def _why(why: Shortfall | None, count: int) -> str:
+    if why is None:
+        return ""
+    so_far = f"room for {why.reached} of {count}: " if why.reached else ""
+    if why.reason == "no node":
+        return f"{so_far}no node would take such a pod, whatever pods left it"
+    certain = "" if why.is_certain else "; not every plan was tried"
+    return f"{so_far}with up to {plural(why.most, 'move')} there is no more: {_SHORTFALLS[why.reason]}{certain}"
+
+
+def _hindrance(why: Hindrance) -> str:
+    return _HINDRANCES.get(why) or f"with {why}, so that no new place can be confirmed"
 
 
 def _not(not_movable: Mapping[str, int]) -> str:
@@ -82,7 +95,7 @@ def _document(workload: Workload, count: int, plan: Plan, not_movable: Mapping[s
         "already": plan.already,
         "moves": plan.moves,
         "fewest": plan.is_least,
-        "why": plan.why,
+        "why": _why(plan.why, count),
         "steps": [_step(step) for step in plan.steps],
         "free": [_free(change) for change in plan.changes],
         "notMovable": dict(sorted(not_movable.items())),
@@ -101,7 +114,9 @@ def _free(change: Change) -> dict[str, Any]:
 
 def _text(workload: Workload, count: int, plan: Plan, console: Console) -> list[Line]:
     if plan.why:
-        return [[console.paint(f"{workload.name}: no room for {count} more", colours.BAD), f": {plan.why}"]]
+        return [
+            [console.paint(f"{workload.name}: no room for {count} more", colours.BAD), f": {_why(plan.why, count)}"]
+        ]
     title = f"{workload.name}: {plural(count, 'more pod')} {'fits' if count == 1 else 'fit'}"
     if not plan.moves:
         title += ", nothing has to be moved"

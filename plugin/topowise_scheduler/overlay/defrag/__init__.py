@@ -6,7 +6,7 @@ cluster, planning.py combines them. Nothing here does I/O or changes the ledger.
 """
 
 from topowise_scheduler.overlay.defrag.movable import Hindrance, Movable, sort
-from topowise_scheduler.overlay.defrag.planning import Plan, plan
+from topowise_scheduler.overlay.defrag.planning import Plan, Shortfall, plan
 from topowise_scheduler.overlay.defrag.scene import Change, Step
 
-__all__ = ["Change", "Hindrance", "Movable", "Plan", "Step", "plan", "sort"]
+__all__ = ["Change", "Hindrance", "Movable", "Plan", "Shortfall", "Step", "plan", "sort"]

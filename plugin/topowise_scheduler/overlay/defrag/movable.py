@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from enum import Enum, auto
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -17,18 +16,11 @@ from topowise_scheduler.verdicts.kube_scheduler import MIRROR, Pod, Unexamined, 
 _SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 
-class Hindrance(Enum):
-    """Why a pod may not be moved."""
-
-    UNREADABLE = auto()
-    ENDS = auto()
-    STATIC = auto()
-    NO_CONTROLLER = auto()
-    DAEMON = auto()
-    PRIORITY = auto()
-    UNSAFE = auto()
-    BUDGETS = auto()
-    BUDGET = auto()
+Hindrance: TypeAlias = (
+    Literal["unreadable", "ends", "static", "no controller", "daemon", "priority", "unsafe", "budgets", "budget"]
+    | Unexamined
+)
+"""Why a pod may not be moved, or a requirement that keeps a new place from being confirmed."""
 
 
 class Movable(msgspec.Struct, frozen=True):
@@ -51,12 +43,11 @@ class Movable(msgspec.Struct, frozen=True):
 
 def sort(
     pods: Iterable[tuple[Pod, PodRecord]], budgets: Budgets, priority: int
-) -> tuple[list[Movable], Counter[Hindrance | Unexamined]]:
-    """Returns the pods that may be moved for a pod of this priority, and counts why the remaining pods may not: by a
-    requirement that keeps a new place from being confirmed, if nothing else hinders."""
-    movable, skipped = [], Counter[Hindrance | Unexamined]()
+) -> tuple[list[Movable], Counter[Hindrance]]:
+    """Returns the pods that may be moved for a pod of this priority, and counts why the remaining pods may not."""
+    movable, skipped = [], Counter[Hindrance]()
     for pod, record in pods:
-        hindrance = _hindrance(pod, record, budgets, priority) or next(iter(unexamined(pod.spec)), None)
+        hindrance = _hindrance(pod, record, budgets, priority) or _unexamined(pod)
         if hindrance:
             skipped[hindrance] += 1
             continue
@@ -74,20 +65,24 @@ def _hindrance(pod: Pod, record: PodRecord, budgets: Budgets, priority: int) -> 
     annotations = pod.metadata.annotations or {}
     controller = next((owner for owner in pod.metadata.ownerReferences or () if owner.controller), None)
     if record.needs is None:
-        return Hindrance.UNREADABLE
+        return "unreadable"
     if pod.metadata.deletionTimestamp:
-        return Hindrance.ENDS
+        return "ends"
     if MIRROR in annotations or (controller is not None and controller.kind == "Node"):
-        return Hindrance.STATIC
+        return "static"
     if controller is None:
-        return Hindrance.NO_CONTROLLER
+        return "no controller"
     if controller.kind == "DaemonSet":
-        return Hindrance.DAEMON
+        return "daemon"
     if record.priority > priority:
-        return Hindrance.PRIORITY
+        return "priority"
     if annotations.get(_SAFE_TO_EVICT) == "false":
-        return Hindrance.UNSAFE
+        return "unsafe"
     return _protection(record, budgets)
+
+
+def _unexamined(pod: Pod) -> Hindrance | None:
+    return next(iter(unexamined(pod.spec)), None)
 
 
 def _protection(record: PodRecord, budgets: Budgets) -> Hindrance | None:
@@ -95,5 +90,5 @@ def _protection(record: PodRecord, budgets: Budgets) -> Hindrance | None:
     keys = budgets.matching(record.name, record.namespace, record.labels)
     if len(keys) > 1:
         # The eviction API refuses such a pod.
-        return Hindrance.BUDGETS
-    return Hindrance.BUDGET if any(budgets.allowed(key) < 1 for key in keys) else None
+        return "budgets"
+    return "budget" if any(budgets.allowed(key) < 1 for key in keys) else None

@@ -8,6 +8,7 @@ all shorter plans are tried as well; only in these two cases a plan is called th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -19,6 +20,17 @@ from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 
+class Shortfall(msgspec.Struct, frozen=True):
+    """Why at most `most` moves make no room for all target pods, but for `reached`: no node would take such a pod
+    whatever pods left it, none would have room if all movable pods left it, or the pods that would have to leave fit
+    nowhere else. `is_certain`: every plan was tried."""
+
+    reason: Literal["no node", "no room", "nowhere else"]
+    reached: int
+    most: int
+    is_certain: bool = True
+
+
 class Plan(msgspec.Struct, frozen=True):
     """Steps in execution order, or `why` there are none.
 
@@ -28,7 +40,7 @@ class Plan(msgspec.Struct, frozen=True):
     steps: Sequence[Step]
     already: int
     is_least: bool
-    why: str = ""
+    why: Shortfall | None = None
     changes: Sequence[Change] = ()
 
     @property
@@ -67,7 +79,7 @@ def plan(
     if goal is not None:
         return _planned(goal, already, is_least=exhaustive.shortest >= moves)
     tried_all = exhaustive.shortest > most
-    return Plan((), already, is_least=tried_all, why=_why(cluster, search, reached, count, most, tried_all=tried_all))
+    return Plan((), already, is_least=tried_all, why=_why(cluster, search, reached, most, tried_all=tried_all))
 
 
 def _planned(scene: Scene, already: int, *, is_least: bool) -> Plan:
@@ -103,14 +115,8 @@ def _by_node(movers: Sequence[Movable]) -> Mapping[str, Sequence[Movable]]:
     return by_node
 
 
-def _why(cluster: Cluster, search: Search, reached: int, count: int, most: int, *, tried_all: bool) -> str:
-    so_far = f"room for {reached} of {count}: " if reached else ""
+def _why(cluster: Cluster, search: Search, reached: int, most: int, *, tried_all: bool) -> Shortfall:
     if not cluster.homes.possible:
-        return f"{so_far}no node would take such a pod, whatever pods left it"
-    moves = f"{most} move{'' if most == 1 else 's'}"
-    if search.fewest_leaving is not None:
-        reason = "the pods whose leaving would make room fit on no other node"
-    else:
-        reason = "no node would have room if all movable pods left it"
-    certain = "" if tried_all or search.tried_all else "; not every plan was tried"
-    return f"{so_far}with up to {moves} there is no more: {reason}{certain}"
+        return Shortfall("no node", reached, most)
+    has_leaving = search.fewest_leaving is not None
+    return Shortfall("nowhere else" if has_leaving else "no room", reached, most, tried_all or search.tried_all)
