@@ -277,8 +277,8 @@ def _anything_runs() -> bool:
     processes = [os.getpid()]
     for process in processes:
         folder = f"/proc/{process}/task"
-        with contextlib.suppress(OSError):
-            for thread in os.scandir(folder):
+        with contextlib.suppress(OSError), os.scandir(folder) as threads:
+            for thread in threads:
                 with contextlib.suppress(OSError):
                     if (process, int(thread.name)) != own and _state(f"{thread.path}/stat") in b"RD":
                         return True

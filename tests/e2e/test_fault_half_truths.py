@@ -1,4 +1,4 @@
-"""A kubelet with incomplete answers: during admissions, after a restart, about devices of finished containers.
+"""A kubelet with incomplete answers: during admissions, and killed in one.
 
 In each case a real kubelet refused a bound pod.
 """
@@ -13,10 +13,9 @@ import pytest
 from daemons import Start, assert_eventually
 from sandbox.apiserver import ApiServer
 from sandbox.hollow import Reporting
-from topowise.attributes import confirmation
 from topowise.kube.api import Api
 from topowise_exporter.publish.topology import Publishing
-from whole_node import GPU, LONG_S, WholeNode, allocatable, attributes, container, holdings_of, whole_node
+from whole_node import LONG_S, WholeNode, attributes, container, holdings_of, whole_node
 
 # The exporter syncs without delay, so that it can publish every state that the kubelet shows.
 QUICK = Reporting(wait=(0.0, 0.02))
@@ -77,43 +76,6 @@ def assert_never_half(node: WholeNode, name: str, before: int) -> None:
         assert containers is None or len(containers) == 4 or is_named, containers
 
 
-async def test_a_kubelet_that_restarts_is_not_an_empty_node(
-    server: ApiServer, api: Api, start: Start, tmp_path: Path
-) -> None:
-    async with whole_node(server, api, start, tmp_path) as node:
-        node.create("x", container("c", 4, gpus=1))
-        await node.becomes("x", "Running")
-        node.create("y", container("c", 4, gpus=1))
-        await node.becomes("y", "Running")
-        await assert_eventually(lambda: {"x", "y"} <= holdings_of(node.versions[-1]).keys(), within=LONG_S)
-        true = node.versions[-1]
-        assert node.kubelet is not None
-        node.kubelet.process.kill()
-        await node.kubelet.process.wait()
-        await node.start_kubelet(blind="4", plugins="2")
-        node.create("z", THREE)
-        await asyncio.sleep(10)
-        assert node.phase("z") == "Pending"
-        assert not node.is_bound("z")
-        assert_always(node, true)
-        assert allocatable(node.versions[-1]) == allocatable(true)
-        await node.delete("y")
-        await node.becomes("z", "Running")
-
-
-def assert_always(node: WholeNode, true: dict[str, object]) -> None:
-    """No later version differs in zones or holdings, except that devices are not allocatable while the version names
-    their resource as unconfirmed."""
-    for version in node.versions[node.versions.index(true) :]:
-        assert holdings_of(version) == holdings_of(true)
-        missing = confirmation.read_reasons(attributes(version)) == (confirmation.device(GPU),)
-        assert allocatable(version) == {
-            (zone, name): "0" if missing and name == GPU else amount
-            for (zone, name), amount in allocatable(true).items()
-        }
-        assert attributes(version).get("topowise.io/derived-from-sysfs") is None
-
-
 async def test_a_kubelet_that_is_killed_in_the_middle_of_an_admission(
     server: ApiServer, api: Api, start: Start, tmp_path: Path
 ) -> None:
@@ -133,21 +95,3 @@ async def test_a_kubelet_that_is_killed_in_the_middle_of_an_admission(
         assert_never_half(node, "first", before)
         await node.delete("first")
         await node.becomes("second", "Running")
-
-
-async def test_devices_of_a_finished_init_container_are_not_free(
-    server: ApiServer, api: Api, start: Start, tmp_path: Path
-) -> None:
-    async with whole_node(server, api, start, tmp_path) as node:
-        node.create("p", container("app", 1, gpus=1), init=(container("setup", 1, gpus=2),))
-        await node.becomes("p", "Running")
-        node.create("filler", container("c", 6))
-        await node.becomes("filler", "Running")
-        # Long enough for the report to confirm the pod's allocation.
-        await asyncio.sleep(4)
-        # 4 CPUs of the first NUMA node are free, but no GPU of it.
-        node.create("w", container("c", 2, gpus=1))
-        await asyncio.sleep(4)
-        assert node.phase("w") == "Pending"
-        await node.delete("p")
-        await node.becomes("w", "Running")

@@ -81,20 +81,6 @@ async def test_a_deleted_slice_removes_its_devices_and_starts_a_sync(
     assert len(exporter.lines('"Event" reason="resourceslices"')) > before
 
 
-async def test_an_api_server_that_refuses_slices_costs_one_line_and_nothing_else(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
-) -> None:
-    server.create(SLICES, gpus("pool", a=0))
-    server.levers.answer(403, path="*/resourceslices")
-    kubelet.pods = (claiming("p", "a"),)
-    exporter = await start("topowise_exporter", "run", config=config)
-    await assert_eventually(lambda: published(server))
-    await asyncio.sleep(0.5)
-    assert len(exporter.lines("ResourceSlices cannot be read")) == 1
-    assert amounts(server) == {}
-    assert await exporter.stop() == 0
-
-
 async def test_switched_off_it_asks_for_no_slices(server: ApiServer, start: Start, config: dict[str, Any]) -> None:
     server.create(SLICES, gpus("pool", a=0))
     await start("topowise_exporter", "run", config={**config, "resourceSlices": False})

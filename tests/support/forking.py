@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -30,6 +31,8 @@ _MODULES: Final = (
     "topowise_scheduler.serve",
 )
 _MESSAGE_BYTES: Final = 1 << 18
+# prctl(2): the signal that a process gets when its parent ends.
+_PR_SET_PDEATHSIG: Final = 1
 
 
 class Process:
@@ -121,6 +124,8 @@ def _serve(requests: socket.socket) -> None:
         pid = os.fork()
         if not pid:
             requests.close()
+            # Tests that are killed stop no daemon.
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             _run(*request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)

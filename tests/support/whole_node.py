@@ -86,9 +86,9 @@ class WholeNode:
 
     # Pods
 
-    def create(self, name: str, *containers: Json, init: tuple[Json, ...] = ()) -> None:
+    def create(self, name: str, *containers: Json) -> None:
         """A pod for the scheduler to place."""
-        spec = {"schedulerName": _SCHEDULER, "containers": list(containers), "initContainers": list(init)}
+        spec = {"schedulerName": _SCHEDULER, "containers": list(containers)}
         self.server.create("pods", {"metadata": {"name": name, "namespace": "default"}, "spec": spec})
 
     def phase(self, name: str) -> str:
@@ -119,9 +119,9 @@ class WholeNode:
         return {name[len(prefix) : -2]: int(count) for name, count in samples.items() if name.startswith(prefix)}
 
 
-def container(name: str, cpus: int, gpus: int = 0) -> Json:
+def container(name: str, cpus: int) -> Json:
     """Guaranteed."""
-    amounts = {"cpu": str(cpus), "memory": "64Mi"} | ({GPU: str(gpus)} if gpus else {})
+    amounts = {"cpu": str(cpus), "memory": "64Mi"}
     return {"name": name, "image": "i:1", "resources": {"requests": amounts, "limits": amounts}}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -192,24 +193,45 @@ LEAST = (
 OBJECTS = {"read": "GET", "create": "POST", "patch": "PATCH", "delete": "DELETE"}
 
 
-def requests(repository: Path) -> Iterator[str]:
-    """Module and method of every call of Api.request and Api.stream, also by controllers/objects.py."""
+@cache
+def read_code(repository: Path) -> tuple[set[str], list[str]]:
+    """Module and method of every call of Api.request and Api.stream, also by controllers/objects.py; and every text with
+    something in it that begins like a path of the API server, where more than constants of ours is in it."""
+    requests, unsafe = set[str](), list[str]()
     for package in ("exporter", "plugin", "proto"):
         for path in (repository / package).rglob("*.py"):
+            module = path.relative_to(repository / package)
             # The kubectl plug-in has the rights of its user.
-            if "kubectl" in path.parts or path.match("controllers/objects.py"):
-                continue
-            for call in ast.walk(ast.parse(path.read_text())):
-                if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
-                    continue
-                owner, module = ast.unparse(call.func.value), path.relative_to(repository / package)
-                if owner == "objects" and "leader" in path.parts:
-                    yield f"{module} {OBJECTS[call.func.attr]}"
-                if call.func.attr not in ("request", "stream") or owner.rpartition(".")[2] not in ("api", "_api"):
-                    continue
-                first = call.args[0]
-                method = str(first.value) if isinstance(first, ast.Constant) else "?"
-                yield f"{module} {'stream' if call.func.attr == 'stream' else method}"
+            has_rights = "kubectl" not in module.parts and not module.match("controllers/objects.py")
+            for node in ast.walk(ast.parse(path.read_text())):
+                if has_rights and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                    requests.update(_requests(node, node.func, module))
+                elif isinstance(node, ast.JoinedStr) and not _is_safe(node):
+                    unsafe.append(f"{module}:{node.lineno}: {ast.unparse(node)}")
+    return requests, unsafe
+
+
+def _requests(call: ast.Call, function: ast.Attribute, module: Path) -> Iterator[str]:
+    owner = getattr(function.value, "id", getattr(function.value, "attr", ""))
+    if owner == "objects" and "controllers" in module.parts:
+        yield f"{module} {OBJECTS[function.attr]}"
+    if function.attr in ("request", "stream") and owner in ("api", "_api"):
+        first = call.args[0]
+        method = str(first.value) if isinstance(first, ast.Constant) else "?"
+        yield f"{module} {'stream' if function.attr == 'stream' else method}"
+
+
+def _is_safe(text: ast.JoinedStr) -> bool:
+    first = text.values[0]
+    if isinstance(first, ast.FormattedValue):
+        names_one = "PATH" in ast.unparse(first.value)
+    else:
+        names_one = isinstance(first, ast.Constant) and str(first.value).startswith(("/api/", "/apis/"))
+    parts = (part.value for part in text.values if isinstance(part, ast.FormattedValue))
+    return not names_one or all(
+        part.rpartition(".")[2].lstrip("_").isupper() or part == "version" or part.startswith("quote(")
+        for part in map(ast.unparse, parts)
+    )
 
 
 def rights(*roles: Document) -> set[Right]:
@@ -274,7 +296,7 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
     listed = {
         request for rows in SWITCHES.values() for _, calls in rows.values() for request in calls if " " in request
     }
-    assert set(requests(repository)) == listed
+    assert read_code(repository)[0] == listed
 
 
 def test_every_watched_collection_is_listed() -> None:
@@ -328,20 +350,7 @@ def bound(objects: Any, account: str) -> set[tuple[str, str, str]]:
 
 
 def test_no_path_is_put_together_but_by_the_module_that_quotes(repository: Path) -> None:
-    """A text with something in it that begins like a path of the API server; constants of ours may be in it."""
-    for package in ("exporter", "plugin", "proto"):
-        for path in (repository / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if not isinstance(node, ast.JoinedStr):
-                    continue
-                parts = [ast.unparse(part.value) for part in node.values if isinstance(part, ast.FormattedValue)]
-                first = ast.unparse(node.values[0].value) if isinstance(node.values[0], ast.FormattedValue) else ""
-                names_one = "PATH" in first or ast.unparse(node)[2:].startswith(("/api/", "/apis/"))
-                is_safe = all(
-                    part.rpartition(".")[2].lstrip("_").isupper() or part == "version" or part.startswith("quote(")
-                    for part in parts
-                )
-                assert not names_one or is_safe, f"{path}:{node.lineno}: {ast.unparse(node)}"
+    assert not read_code(repository)[1]
 
 
 @pytest.mark.parametrize(
