@@ -145,6 +145,13 @@ class Story:
         """An event of a pod that its kubelet has admitted."""
         self.pod(name, *amounts, **{"node": on, "phase": "Running", "startTime": STARTED, **fields})
 
+    def resized(self, name: str, requested: str, allocated: str, news: str = "yes") -> None:
+        """An event of a running pod while its kubelet has `allocated` of the `requested` CPUs."""
+        document = pod(name, requested, node="n1", phase="Running", startTime=STARTED)
+        status = {"name": "c", "allocatedResources": {"cpu": allocated, "memory": "1Gi"}}
+        document["status"] |= {"qosClass": "Guaranteed", "containerStatuses": [status]}
+        self.service.put(document, is_news=news == "yes")
+
     def shared(self, name: str, *, cpu: str = "1", on: str = "n1") -> None:
         """An event of a running pod without exclusive resources."""
         document = pod(name, node=on, phase="Running", startTime=STARTED)
