@@ -42,8 +42,14 @@ def table(text: str) -> pytest.MarkDecorator:
 
 
 def tell(text: str, service: Service | None = None) -> Service:
-    """Tells a story to a service, a new one by default. Returns the service. Raises AssertionError with the step."""
+    """Tells a story to a service, a new one by default. Returns the service."""
     story = Story(service or Service())
+    run(story, text)
+    return story.service
+
+
+def run(story: Story, text: str) -> None:
+    """Does the steps of a story. Raises AssertionError with the step."""
     for number, step in enumerate(text.split(";"), 1):
         verb, *words = step.split()
         options = dict(word.split("=", 1) for word in words if "=" in word)
@@ -52,7 +58,6 @@ def tell(text: str, service: Service | None = None) -> Service:
         except AssertionError as error:
             error.add_note(f"step {number}: {step.strip()}")
             raise
-    return story.service
 
 
 def _listed(text: str) -> list[str]:
