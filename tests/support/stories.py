@@ -43,8 +43,14 @@ def table(text: str) -> pytest.MarkDecorator:
 
 
 def tell(text: str, service: Service | None = None) -> Service:
-    """Tells a story to a service, a new one by default. Returns the service. Raises AssertionError with the step."""
+    """Tells a story to a service, a new one by default. Returns the service."""
     story = Story(service or Service())
+    run(story, text)
+    return story.service
+
+
+def run(story: Story, text: str) -> None:
+    """Does the steps of a story. Raises AssertionError with the step."""
     for number, step in enumerate(text.split(";"), 1):
         verb, *words = step.split()
         options = dict(word.split("=", 1) for word in words if "=" in word)
@@ -53,7 +59,6 @@ def tell(text: str, service: Service | None = None) -> Service:
         except AssertionError as error:
             error.add_note(f"step {number}: {step.strip()}")
             raise
-    return story.service
 
 
 def _listed(text: str) -> list[str]:
@@ -145,6 +150,13 @@ class Story:
     def running(self, name: str, *amounts: str, on: str = "n1", **fields: str) -> None:
         """An event of a pod that its kubelet has admitted."""
         self.pod(name, *amounts, **{"node": on, "phase": "Running", "startTime": STARTED, **fields})
+
+    def resized(self, name: str, requested: str, allocated: str, news: str = "yes") -> None:
+        """An event of a running pod while its kubelet has `allocated` of the `requested` CPUs."""
+        document = pod(name, requested, node="n1", phase="Running", startTime=STARTED)
+        status = {"name": "c", "allocatedResources": {"cpu": allocated, "memory": "1Gi"}}
+        document["status"] |= {"qosClass": "Guaranteed", "containerStatuses": [status]}
+        self.service.put(document, is_news=news == "yes")
 
     def shared(self, name: str, *, cpu: str = "1", on: str = "n1") -> None:
         """An event of a running pod without exclusive resources."""

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sandbox.exported import exported
-from scheduling import WAITS, Service, configuration, counts, full, kubelet, machine, pod
+from scheduling import WAITS, Service, counts, full, pod
+from stories import Story, run, table
 from topowise.kube.api import Api
 from topowise_scheduler.controllers.requeue import Requeuer
 from topowise_scheduler.ledger.pods.records import PodRecord
@@ -39,17 +39,46 @@ def free(service: Service, cpus: str, version: str) -> None:
     service.report(counts("n1", cpus, included=(), version=version))
 
 
-def test_a_pod_is_requeued_once_when_enough_resources_become_free(service: Service) -> None:
-    service.put(pod("a", "4", conditions=WAITS))
-    pod_requeuer = requeuer(service)
-    assert due(pod_requeuer) == []
-    service.ledger.drop_pod("uid-other")
-    free(service, "8", "2")
-    assert due(pod_requeuer) == ["a"]
-    assert due(pod_requeuer) == []
-    service.clock.now += 1
-    free(service, "7", "3")
-    assert due(pod_requeuer) == ["a"]
+class Requeueing(Story):
+    """Stories of a full node, on which the pod "other" runs."""
+
+    def __init__(self) -> None:
+        super().__init__(full())
+        self.requeuer = requeuer(self.service)
+
+    def waits(self, name: str, *amounts: str, **fields: str) -> None:
+        """An event of a pod that topowise has refused."""
+        document = self._document(name, amounts, fields)
+        document["status"]["conditions"] = WAITS
+        self.service.put(document)
+
+    def due(self, *names: str) -> None:
+        """Pods that are requeued now."""
+        assert due(self.requeuer) == [name for name in names if name != "-"]
+
+
+@table("""
+a pod is requeued once when enough resources become free
+    waits a 4; due -; end other; counts 8 of=- version=2; due a; due -; later 1; counts 7 of=- version=3; due a
+a pod that begins to wait after the node has improved is requeued
+    # It was refused before, but the event of its condition comes after this.
+    waits huge 9; due -; end other; counts 8 of=- version=2; due -; due -; waits late 4; due late; due -
+    # This pod was refused after the node had improved.
+    later 11; waits later 3; due -
+the most important come first, and as many as there are nodes for them
+    waits low 8 priority=1; waits high 8 priority=9; waits middle 8 priority=5; end other; counts 8 of=- version=2
+    due high; bound high 8; due -
+while a node has free resources the next pod of the shape follows
+    waits a 4 creationTimestamp=2026-01-01T00:00:01Z; waits b 4 creationTimestamp=2026-01-01T00:00:02Z
+    waits c 4 creationTimestamp=2026-01-01T00:00:03Z; end other; counts 8 of=- version=2; due a; bound a 4; due b
+    bound b 4; due -
+a quarantined node requeues no pod
+    waits a 4; end other; counts 8 of=- version=2; refuse b 4; due -
+an exact report of freed resources requeues too
+    waits a 4; exact; due a
+""")
+def test_pods_are_requeued_when_it_helps(story: str) -> None:
+    run(Requeueing(), story)
 
 
 def test_a_pod_requeued_in_vain_is_left_alone_for_longer_and_longer(service: Service) -> None:
@@ -77,24 +106,6 @@ def test_a_pod_that_free_resources_do_not_help_is_not_requeued(service: Service,
     pod_requeuer = requeuer(service)
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
-    assert due(pod_requeuer) == []
-
-
-def test_a_pod_that_begins_to_wait_after_the_node_has_improved_is_requeued(service: Service) -> None:
-    service.put(pod("huge", "9", conditions=WAITS))
-    pod_requeuer = requeuer(service)
-    assert due(pod_requeuer) == []
-    # It was refused before, but the event of its condition comes after this.
-    service.ledger.drop_pod("uid-other")
-    free(service, "8", "2")
-    assert due(pod_requeuer) == []
-    assert due(pod_requeuer) == []
-    service.put(pod("late", "4", conditions=WAITS))
-    assert due(pod_requeuer) == ["late"]
-    assert due(pod_requeuer) == []
-    # The pod was refused after the node had improved.
-    service.clock.now += 11
-    service.put(pod("later", "3", conditions=WAITS))
     assert due(pod_requeuer) == []
 
 
@@ -136,30 +147,6 @@ def test_of_more_groups_than_fit_into_a_tick_each_has_its_turn(service: Service)
     assert requeued == ["small"]
 
 
-def test_the_most_important_come_first_and_as_many_as_there_are_nodes_for_them(service: Service) -> None:
-    for name, priority in (("low", 1), ("high", 9), ("middle", 5)):
-        service.put(pod(name, "8", priority=priority, conditions=WAITS))
-    pod_requeuer = requeuer(service)
-    service.ledger.drop_pod("uid-other")
-    free(service, "8", "2")
-    assert due(pod_requeuer) == ["high"]
-    service.put(pod("high", "8", node="n1"))
-    assert due(pod_requeuer) == []
-
-
-def test_while_a_node_has_free_resources_the_next_pod_of_the_shape_follows(service: Service) -> None:
-    for name in ("a", "b", "c"):
-        service.put(pod(name, "4", conditions=WAITS, creationTimestamp=f"2026-01-01T00:00:0{ord(name) - 96}Z"))
-    pod_requeuer = requeuer(service)
-    service.ledger.drop_pod("uid-other")
-    free(service, "8", "2")
-    assert due(pod_requeuer) == ["a"]
-    service.put(pod("a", "4", node="n1"))
-    assert due(pod_requeuer) == ["b"]
-    service.put(pod("b", "4", node="n1"))
-    assert due(pod_requeuer) == []
-
-
 def test_the_rate_is_limited_and_no_pod_is_forgotten(service: Service) -> None:
     for number in range(4):
         service.put(pod(f"p{number}", "1", memory=f"{number + 1}Mi", conditions=WAITS))
@@ -171,19 +158,3 @@ def test_the_rate_is_limited_and_no_pod_is_forgotten(service: Service) -> None:
     pod_requeuer._allowance = 10.0
     assert len(first) == 2
     assert sorted(first + due(pod_requeuer)) == ["p0", "p1", "p2", "p3"]
-
-
-def test_a_quarantined_node_requeues_no_pod(service: Service) -> None:
-    service.put(pod("a", "4", conditions=WAITS))
-    pod_requeuer = requeuer(service)
-    service.ledger.drop_pod("uid-other")
-    free(service, "8", "2")
-    service.refuse(pod("b", "4"), "n1")
-    assert due(pod_requeuer) == []
-
-
-def test_an_exact_report_of_freed_resources_requeues_too(service: Service) -> None:
-    service.put(pod("a", "4", conditions=WAITS))
-    pod_requeuer = requeuer(service)
-    service.report(exported(machine(), configuration(), kubelet()))
-    assert due(pod_requeuer) == ["a"]

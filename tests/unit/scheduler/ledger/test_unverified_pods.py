@@ -9,7 +9,8 @@ import pytest
 
 from ledger_check import check_ledger
 from scheduling import Service, counts, decoded, pod
-from topowise_scheduler.ledger.pods.unverified_pods import MAX_UNVERIFIED_PODS, UNVERIFIED_S
+from topowise_scheduler.ledger.pods import unverified_pods
+from topowise_scheduler.ledger.pods.unverified_pods import UNVERIFIED_S
 from topowise_scheduler.serve.volcano.allocations import Allocations
 from topowise_scheduler.verdicts.engine import Outcome
 
@@ -107,12 +108,13 @@ def test_trust_comes_back_with_pods_that_are_brought(service: Attacked) -> None:
         service.ledger.reservations.release(f"uid-real-{number}")
 
 
-def test_unverified_pods_are_bounded_however_many_are_made_up() -> None:
-    service = Attacked(nodes=64)
-    for number in range(2 * MAX_UNVERIFIED_PODS):
+def test_unverified_pods_are_bounded_however_many_are_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unverified_pods, "MAX_UNVERIFIED_PODS", 128)
+    service = Attacked(nodes=16)
+    for number in range(256):
         service.ask(pod(f"made-up-{number}", "1m", "1Mi"), service.names[number % len(service.names)])
-    assert len(service.ledger.reservations) <= MAX_UNVERIFIED_PODS
-    assert len(service.ledger.reservations.unverified_pods) <= MAX_UNVERIFIED_PODS
+    assert 0 < len(service.ledger.reservations) <= 128
+    assert len(service.ledger.reservations.unverified_pods) <= 128
     service.wait(UNVERIFIED_S)
     assert len(service.ledger.reservations) == 0
     assert len(service.ledger.reservations.unverified_pods) == 0

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from examples import examples
 from sandbox.exported import exported
 from scheduling import Service, configuration, machine, pod
 from steering_pods import requiring
@@ -162,7 +161,10 @@ class BruteForce:
                     yield {**nodes, name: copy, origin: left}
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+SEEDS = (*range(6), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(6, 15)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_step_of_a_plan_is_admitted_by_the_kubelets(seed: int) -> None:
     clusters, wanted, count, found = tight(Random(seed), 5, 6, 4)
     if found.why:
@@ -173,7 +175,7 @@ def test_every_step_of_a_plan_is_admitted_by_the_kubelets(seed: int) -> None:
     replay(clusters, wanted, found)
 
 
-@pytest.mark.parametrize("seed", range(examples(6)))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_no_plan_of_a_small_cluster_is_shorter(seed: int) -> None:
     clusters, wanted, count, found = tight(Random(1000 + seed), 3, 3, 2)
     fewest = BruteForce(clusters, wanted, count).fewest(2)

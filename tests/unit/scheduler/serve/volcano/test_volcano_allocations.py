@@ -6,6 +6,7 @@ import pytest
 
 from refusal_words import refusals
 from scheduling import Service, counts, pod
+from stories import Story, run, table
 from topowise_scheduler.serve.volcano.allocations import LEAVING_S, Allocations
 from volcano import PIPELINED, RELEASING, Volcano
 
@@ -23,34 +24,82 @@ def volcano(service: Service) -> Volcano:
     return Volcano(service)
 
 
-def crowded(service: Service) -> None:
-    """On each NUMA node of n1 a pod of eight CPUs."""
-    service.report(counts("n1", ("0", "0"), included=("old-a", "old-b"), placed={"old-a": 0, "old-b": 1}, version="2"))
-    for name in ("old-a", "old-b"):
-        service.put(pod(name, "8", node="n1", phase="Running", startTime="2026-08-21T09:00:00Z"))
+class Session(Story):
+    """Stories of a session: two nodes with two zones of eight CPUs each."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(service)
+        self.volcano = Volcano(service)
+
+    def allocate(self, name: str, cpu: str, on: str = "n1", why: str = "", pipelined: str = "") -> None:
+        """The session allocates a pod, or is refused with a text that has these_words."""
+        error = self.volcano.allocate(pod(name, cpu), on, *([PIPELINED] if pipelined else []))
+        assert why.replace("_", " ") in error and bool(why) == bool(error), error
+
+    def give_back(self, name: str, cpu: str) -> None:
+        """The session takes an allocation back."""
+        assert self.volcano.deallocate(pod(name, cpu), "n1") == ""
+
+    def evict(self, name: str, cpu: str) -> None:
+        """The session evicts a pod."""
+        assert self.volcano.deallocate(pod(name, cpu), "n1", RELEASING) == ""
+
+    def takes(self, name: str, cpu: str, on: str = "n1") -> None:
+        """The node takes the pod."""
+        assert self.volcano.fits(pod(name, cpu), on)
+
+    def refuses(self, name: str, cpu: str, code: str) -> None:
+        """The node refuses the pod now: code 2 if an eviction may help, and 1 if not."""
+        assert self.volcano.predicate(pod(name, cpu), "n1") == (int(code), refusals.NOT_NOW)
+
+    def close(self) -> None:
+        """The session ends."""
+        self.volcano.ask("onSessionClose", {})
 
 
-def test_an_allocation_that_is_refused_is_no_bind_that_failed(volcano: Volcano, service: Service) -> None:
-    assert volcano.allocate(pod("nine", "9"), "n1") != ""
-    assert service.ledger.events["bind_conflict"] == 0
-    record = service.put(pod("other-nine", "9"))
-    assert record.needs is not None
-    assert service.ledger.reservations.assume(record, record.needs, "n1") is not None
-    assert service.ledger.events["bind_conflict"] == 1
+CROWDED = "counts 0 0 of=old-a,old-b at=old-a:0,old-b:1 version=2; running old-a 8; running old-b 8"
 
 
-def test_pods_of_a_session_must_fit_in_every_order_in_which_they_may_be_bound(volcano: Volcano) -> None:
-    """Volcano binds side by side. Three, four and four CPUs first, and there are no five left on one NUMA node."""
-    for name, cpus in (("five", "5"), ("four", "4"), ("other-four", "4")):
-        assert volcano.allocate(pod(name, cpus), "n1") == ""
-    three = pod("three", "3")
-    # Nobody is to be evicted for what the next session finds settled.
-    assert volcano.predicate(three, "n1") == (1, refusals.NOT_NOW)
-    assert "in another order" in volcano.allocate(three, "n1")
-    assert volcano.fits(three, "n2")
-    assert volcano.deallocate(pod("five", "5"), "n1") == ""
-    assert volcano.fits(three, "n1")
-    assert volcano.allocate(three, "n1") == ""
+@table("""
+an allocation that is refused is no bind that failed
+    allocate nine 9 why=refuse; events bind_conflict=0; assume other-nine 9 why=TopologyAffinityError
+    events bind_conflict=1
+# Volcano binds side by side. Three, four and four CPUs first, and no five are left on one NUMA node.
+pods of a session must fit in every order in which they may be bound
+    allocate five 5; allocate four 4; allocate other-four 4
+    # No pod is evicted for what the next session finds settled.
+    refuses three 3 1; allocate three 3 why=in_another_order; takes three 3 on=n2; give_back five 5; takes three 3
+    allocate three 3
+a pod is not in its own way
+    allocate a 8; allocate b 8; takes a 8; allocate a 8
+a pod allocated elsewhere is booked there alone
+    allocate a 8; allocate a 8 on=n2; free 8 8; sum 8 on=n2
+eight CPUs are free together only if two pods are on one NUMA node, which their order decides
+    allocate a 5; allocate b 3; allocate c 8 why=refuse
+an allocation that is never bound ends by itself
+    allocate a 8; wait 31; free 8 8
+a bind takes the place of the allocation
+    allocate a 8; bound a 8; reservations 0; free 0 8; allocate a 8
+    allocate a 8 on=n2 why=kubelet_of_n2_would_refuse_the_pod:_it_is_bound_to_n1_already; give_back a 8; free 0 8
+a node without a report takes everything
+    allocate a 64 on=unknown-node; reservations 0
+an evicted pod makes room for a pipelined pod alone
+    CROWDED; refuses new 8 2; evict old-a 8; takes new 8
+    # It still runs, so nothing can be bound there now.
+    allocate new 8 why=refuse; allocate new 8 pipelined=yes; refuses late 8 2; fits 1 not n1; end old-a
+    counts 8 0 of=old-b at=old-b:1 version=3; free 0 0; allocate new 8
+free resources that a pipelined pod counts on are not given away
+    counts 2 0 of=old-a,old-b at=old-a:0,old-b:1 version=2; running old-a 6; running old-b 8; evict old-a 6
+    takes small 1; allocate new 8 pipelined=yes; refuses small 1 2
+    allocate small 1 why=n1_reserves_its_free_resources_for_a_pipelined_pod
+an evicted pod is left out of account in later sessions, so that no other pod is evicted
+    CROWDED; evict old-a 8; allocate new 8 pipelined=yes; close; wait 60; takes new 8; later LEAVING; refuses new 8 2
+two evictions make room for two pods
+    CROWDED; evict old-a 8; evict old-b 8; allocate new-a 8 pipelined=yes; takes new-b 8
+    allocate new-b 8 pipelined=yes; allocate new-c 1 pipelined=yes why=refuse; give_back new-a 8; takes new-c 8
+""")
+def test_what_a_session_books(service: Service, story: str) -> None:
+    run(Session(service), story.replace("CROWDED", CROWDED).replace("LEAVING", str(LEAVING_S)))
 
 
 def test_allocations_outlive_questions_about_other_tasks_and_the_same(volcano: Volcano, service: Service) -> None:
@@ -61,103 +110,6 @@ def test_allocations_outlive_questions_about_other_tasks_and_the_same(volcano: V
         volcano.scores(one, "n1", "n2")
     assert volcano.allocate(second, "n1") == ""
     assert service.free("n1") == [0, 0]
-
-
-def test_a_pod_is_not_in_its_own_way(volcano: Volcano) -> None:
-    one = pod("a", "8")
-    assert volcano.allocate(one, "n1") == ""
-    assert volcano.allocate(pod("b", "8"), "n1") == ""
-    assert volcano.fits(one, "n1")
-    assert volcano.allocate(one, "n1") == ""
-
-
-def test_a_pod_allocated_elsewhere_is_booked_there_alone(volcano: Volcano, service: Service) -> None:
-    assert volcano.allocate(pod("a", "8"), "n1") == ""
-    assert volcano.allocate(pod("a", "8"), "n2") == ""
-    assert (service.free("n1"), sum(service.free("n2"))) == ([8, 8], 8)
-
-
-def test_it_is_told_too_if_it_depends_on_where_newer_pods_lie(volcano: Volcano, service: Service) -> None:
-    assert volcano.allocate(pod("a", "5"), "n1") == ""
-    assert volcano.allocate(pod("b", "3"), "n1") == ""
-    # Eight are free together only if a and b lie on one NUMA node, which their order decides.
-    assert volcano.allocate(pod("c", "8"), "n1") != ""
-
-
-def test_what_nobody_binds_ends_by_itself(volcano: Volcano, service: Service) -> None:
-    assert volcano.allocate(pod("a", "8"), "n1") == ""
-    service.clock.now += 31
-    service.ledger.tick()
-    assert service.free("n1") == [8, 8]
-
-
-def test_a_bind_takes_the_place_of_the_allocation(volcano: Volcano, service: Service) -> None:
-    assert volcano.allocate(pod("a", "8"), "n1") == ""
-    service.put(pod("a", "8", node="n1"))
-    assert (len(service.ledger.reservations), sorted(service.free("n1"))) == (0, [0, 8])
-    assert volcano.allocate(pod("a", "8"), "n1") == ""
-    assert volcano.allocate(pod("a", "8"), "n2") == ("kubelet of n2 would refuse the pod: it is bound to n1 already")
-    assert volcano.deallocate(pod("a", "8"), "n1") == ""
-    assert sorted(service.free("n1")) == [0, 8]
-
-
-def test_a_node_that_nobody_has_reported_takes_everything(volcano: Volcano, service: Service) -> None:
-    assert volcano.allocate(pod("a", "64"), "unknown-node") == ""
-    assert len(service.ledger.reservations) == 0
-
-
-def test_an_evicted_pod_makes_room_for_a_pipelined_one_alone(volcano: Volcano, service: Service) -> None:
-    crowded(service)
-    old, new = pod("old-a", "8"), pod("new", "8")
-    assert not volcano.fits(new, "n1")
-    assert volcano.deallocate(old, "n1", RELEASING) == ""
-    assert volcano.fits(new, "n1")
-    # It still runs, so nothing can be bound there now.
-    assert volcano.allocate(new, "n1") != ""
-    assert volcano.allocate(new, "n1", PIPELINED) == ""
-    assert not volcano.fits(pod("late", "8"), "n1")
-    assert service.fits(pod("of-kube-scheduler", "1"), "n1") == []
-    service.ledger.drop_pod("uid-old-a")
-    service.report(counts("n1", ("8", "0"), included=("old-b",), placed={"old-b": 1}, version="3"))
-    assert service.free("n1") == [0, 0]
-    assert volcano.allocate(new, "n1") == ""
-
-
-def test_free_room_that_a_pipelined_pod_counts_on_is_not_given_away(volcano: Volcano, service: Service) -> None:
-    service.report(counts("n1", ("2", "0"), included=("old-a", "old-b"), placed={"old-a": 0, "old-b": 1}, version="2"))
-    for name, cpu in (("old-a", "6"), ("old-b", "8")):
-        service.put(pod(name, cpu, node="n1", phase="Running", startTime="2026-08-21T09:00:00Z"))
-    volcano.deallocate(pod("old-a", "6"), "n1", RELEASING)
-    assert volcano.fits(pod("small", "1"), "n1")
-    assert volcano.allocate(pod("new", "8"), "n1", PIPELINED) == ""
-    assert volcano.predicate(pod("small", "1"), "n1") == (2, refusals.NOT_NOW)
-    assert "n1 reserves its free resources for a pipelined pod" in volcano.allocate(pod("small", "1"), "n1")
-
-
-def test_an_evicted_pod_is_left_out_of_account_in_later_sessions_so_that_no_other_is_evicted(
-    volcano: Volcano, service: Service
-) -> None:
-    crowded(service)
-    volcano.deallocate(pod("old-a", "8"), "n1", RELEASING)
-    volcano.allocate(pod("new", "8"), "n1", PIPELINED)
-    volcano.ask("onSessionClose", {})
-    service.clock.now += 60
-    service.ledger.tick()
-    assert volcano.fits(pod("new", "8"), "n1")
-    service.clock.now += LEAVING_S
-    assert not volcano.fits(pod("new", "8"), "n1")
-
-
-def test_two_evictions_make_room_for_two(volcano: Volcano, service: Service) -> None:
-    crowded(service)
-    for name in ("old-a", "old-b"):
-        volcano.deallocate(pod(name, "8"), "n1", RELEASING)
-    assert volcano.allocate(pod("new-a", "8"), "n1", PIPELINED) == ""
-    assert volcano.fits(pod("new-b", "8"), "n1")
-    assert volcano.allocate(pod("new-b", "8"), "n1", PIPELINED) == ""
-    assert volcano.allocate(pod("new-c", "1"), "n1", PIPELINED) != ""
-    assert volcano.deallocate(pod("new-a", "8"), "n1") == ""
-    assert volcano.fits(pod("new-c", "8"), "n1")
 
 
 def test_evictions_of_pods_that_are_not_there_are_not_kept(service: Service) -> None:

@@ -30,6 +30,7 @@ clusters = settings(max_examples=examples(4), deadline=None)
 
 @pytest.mark.parametrize("policy", random_nodes.POLICIES)
 @given(seed=st.integers(0, 1 << 32))
+@example(seed=13)
 @example(seed=85943)
 @example(seed=25905)
 @example(seed=8167111)
