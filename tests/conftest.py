@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
@@ -36,6 +38,15 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def running_grpc() -> None:
+    """Keeps gRPC's queue of events. With the last object of grpc.aio its destructor waits until the queue is empty, for
+    ever if a call of a loop that is closed is still in it; and the garbage collector may run it in any test."""
+    # Not at the top: most runs of a single test use no gRPC.
+    if "grpc" in sys.modules:
+        importlib.import_module("grpc.aio").init_grpc_aio()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -357,7 +357,7 @@ class Scaling:
         for name in cluster.true:
             self.join(name)
         demand = Demand(cluster.api, service.view, patience=0.0)
-        settings = ScaleUpSettings(enabled=True, group_labels=("pool",), **self.settings)
+        settings = ScaleUpSettings(enabled=True, group_labels=("pool",))
         self.controller = ScaleUp(
             cluster.api,
             service.trial,

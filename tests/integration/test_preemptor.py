@@ -231,7 +231,7 @@ async def test_a_pod_nominated_ahead_is_left_alone(cluster: Cluster) -> None:
     await cluster.fill(("a", "2", 5), ("b", "2", 1))
     await cluster.wait_for_room("3")
     (record,) = cluster.service.ledger.waiting.values()
-    assert await nominate(cluster.api, record, "n1", version=record.version, ahead=True)
+    assert await nominate(cluster.api, record, "n1", version=record.status.version, ahead=True)
     before = cluster.names
     async with cluster.preempting():
         await asyncio.sleep(2.3)

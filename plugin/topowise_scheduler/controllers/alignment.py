@@ -108,7 +108,7 @@ class AlignmentPreemption:
         await sliced(self._answers.steps(question))
         question = self._answers.renewed(question)
         verdicts = self._answers.verdicts(question)
-        fits = {name: not text for name, text in self._preemptable(question.names, verdicts)}
+        fits = dict(self._preemptable(question.names, verdicts))
         opposing = await collected(self._cluster.refusals(question.record, list(fits)))
         if any(fits[name] for name, refusal in opposing if refusal is None):
             return question, []

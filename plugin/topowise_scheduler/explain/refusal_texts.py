@@ -103,10 +103,12 @@ def unschedulable(reasons: Mapping[Reason, int]) -> str:
     return f"0/{by_text.total()} nodes: {', '.join(parts)}"
 
 
-def not_together(refused: Mapping[Reason, int], refusing: str) -> str:
+def not_together(refused: Mapping[Reason, int] | None, refusing: str) -> str:
     """Returns why not all pods of a group have a place (GroupPlacement), "" if they have."""
+    if refused is None:
+        return ""
     if not refusing:
-        return unschedulable(refused) if refused else ""
+        return unschedulable(refused)
     return f"{refusing} does not take the pod: {', '.join(map(_own_reason, refused))}"
 
 

@@ -195,8 +195,8 @@ OBJECTS = {"read": "GET", "create": "POST", "patch": "PATCH", "delete": "DELETE"
 
 @cache
 def read_code(repository: Path) -> tuple[set[str], list[str]]:
-    """Module and method of every call of Api.request and Api.stream, also by controllers/objects.py; and every text with
-    something in it that begins like a path of the API server, where more than constants of ours is in it."""
+    """Module and method of every call of Api.request and Api.stream, also by controllers/objects.py; and every text
+    with something in it that begins like a path of the API server, where more than constants of ours is in it."""
     requests, unsafe = set[str](), list[str]()
     for package in ("exporter", "plugin", "proto"):
         for path in (repository / package).rglob("*.py"):

@@ -55,7 +55,12 @@ def sort(
         spec = msgspec.structs.replace(pod.spec, nodeName="")
         unbound = msgspec.structs.replace(pod, metadata=metadata, spec=spec, status=None)
         replacement = msgspec.structs.replace(
-            record, uid="", node="", nominated="", steered=None, constraints=constraints_of(spec)
+            record,
+            uid="",
+            node="",
+            status=msgspec.structs.replace(record.status, nominated=""),
+            steered=None,
+            constraints=constraints_of(spec),
         )
         movable.append(Movable(unbound, record, replacement))
     return movable, skipped

@@ -134,7 +134,7 @@ def test_a_pod_on_a_node_does_not_stay_among_the_assumed_pods(service: Attacked)
 
 
 def test_volcanos_allocations_of_unverified_pods_are_bounded_the_same_way(service: Attacked) -> None:
-    allocations = Allocations(service.ledger, service.clock, 30.0)
+    allocations = Allocations(service.ledger, service.clock)
 
     def allocate(name: str) -> str:
         record = service.records.record(decoded(pod(name, "8")))

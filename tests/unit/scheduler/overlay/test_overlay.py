@@ -64,7 +64,7 @@ class Clusters:
             record, name = self.made(), rng.choice(self.names)
             if self.takes(record, name):
                 for ledger in (self.base, self.real):
-                    ledger.bind(record, name, steered=record.numa_node)
+                    ledger.bind(record, name, steered=record.demands.numa_node)
                 self.running[record.uid] = record, name, record.uid
         self.overlay = Overlay(self.base.trial)
 
@@ -216,4 +216,4 @@ def test_a_node_without_a_report_takes_what_its_sums_allow() -> None:
     second = first.overlay.place(record, "n1")
     assert isinstance(second, Placement)
     third = second.overlay.place(record, "n1")
-    assert isinstance(third, Unfit) and third.words == "Insufficient cpu"
+    assert isinstance(third, Unfit) and third.reason == "Insufficient cpu"

@@ -21,7 +21,7 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime import config
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.controllers.alignment import AlignmentPreemption
-from topowise_scheduler.explain.refusal_texts import TEXTS
+from topowise_scheduler.explain.refusal_texts import TEXTS, not_together
 from topowise_scheduler.kubectl import arguments
 from topowise_scheduler.kubectl.console import Console
 from topowise_scheduler.kubectl.doctor import command
@@ -395,7 +395,7 @@ def test_as_many_fit_as_surely_get_near_devices() -> None:
         running.put_node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "4", NIC: "4"})
         pods = [msgspec.convert(wanting(f"p{at}", REQUIRE, cpu="0"), Pod) for at in range(count)]
         fitting = place_together(running.trial, pods, ["n1"])
-        return len(fitting.placements), fitting.why
+        return len(fitting.placements), not_together(fitting.refused, fitting.refusing)
 
     nics_on_one_switch = {**TWO_SWITCHES, "g0": 1, "n0": 1, "n1": 1, "g1": 1}
     assert room(ONE_SWITCH, REQUIRE)[0] == room(ONE_SWITCH, {})[0] == 4

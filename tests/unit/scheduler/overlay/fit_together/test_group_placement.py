@@ -16,6 +16,7 @@ from topowise import pods
 from topowise_scheduler.explain.refusal_texts import unschedulable
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.verdicts import kube_scheduler
+from topowise_scheduler.verdicts.refusals import Refusal
 
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
@@ -128,11 +129,16 @@ def test_the_sums_count_the_pods_before() -> None:
     assert "Too many pods" in mixed.refused
 
 
+def test_without_a_node_no_pod_fits() -> None:
+    group = place_together(Service("TightFit").trial, [pod_without_uid("x")], [])
+    assert (group.fits, group.refused) == (False, {})
+
+
 def test_unreported_nodes_do_not_count() -> None:
     service = Service("TightFit")
     service.put_node("silent")
     group = place_together(service.trial, [pod_without_uid("x")], ["silent"])
-    assert (group.fits, group.why) == (False, "0/1 nodes: 1 not reported")
+    assert (group.fits, group.refused) == (False, {Refusal.NO_REPORT: 1})
 
 
 def test_the_answer_leaves_no_trace() -> None:
