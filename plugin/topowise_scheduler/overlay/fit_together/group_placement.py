@@ -33,9 +33,9 @@ class PodPlacement(msgspec.Struct, frozen=True):
 
 
 class GroupPlacement(msgspec.Struct, frozen=True):
-    """The placed pods. `refused` has the number of nodes by reason against the first pod that is not placed, None if all
-    are placed. `not_examined`: requirements of pods that the placement does not consider. `refusing` is the node
-    of a pod that cannot be reserved there, "" if no reservation was tried."""
+    """The placed pods. `refused` has the number of nodes by reason against the first pod that is not placed, None if
+    all are placed. `not_examined`: requirements of pods that the placement does not consider. `refusing` is the node of
+    a pod that cannot be reserved there, "" if no reservation was tried."""
 
     placements: Sequence[PodPlacement]
     refused: Mapping[Reason, int] | None = None
