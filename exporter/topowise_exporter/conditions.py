@@ -10,8 +10,7 @@ import logging
 from enum import Enum
 from typing import Final
 
-from topowise.runtime.log import kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import OncePerChange, kv
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,8 @@ from topowise.kube import credentials
 from topowise.kube.api import TIMEOUT_S as API_S
 from topowise.kube.api import Api
 from topowise.runtime import clock, config, health, tasks
-from topowise.runtime.backoff import Backoff
+from topowise.runtime.backoff import Backoff, TokenBucket
 from topowise.runtime.log import kv
-from topowise.runtime.token_bucket import TokenBucket
 from topowise_exporter import triggers
 from topowise_exporter.annotator import Annotator
 from topowise_exporter.conditions import Condition, Conditions

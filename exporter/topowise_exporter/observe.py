@@ -29,7 +29,7 @@ from topowise_exporter.kubelet.allocations import (
     MemoryBlock,
     PodAllocation,
 )
-from topowise_exporter.kubelet.empty_topologies import EmptyTopologies
+from topowise_exporter.kubelet.device_checkpoint import EmptyTopologies
 from topowise_exporter.kubelet.podresources import PodResources, lists_claims
 from topowise_exporter.kubelet.pods_in_admission import Admissions, Sorted
 from topowise_exporter.kubelet.settings import Source

@@ -19,7 +19,7 @@ from burst.workload import Workload
 from real_cluster import ASSETS, MISSING, PODS, SCHEDULER, Cluster
 from sandbox.controlplane import ControlPlane
 from topowise import nrt
-from topowise_scheduler.ledger.node.precision import Precision
+from topowise_scheduler.ledger.node.history import Precision
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)

@@ -6,8 +6,7 @@ from topowise_scheduler.ledger.bookings import Bookings
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.node.event_orders import distinct
 from topowise_scheduler.ledger.node.node_state import NodeState
-from topowise_scheduler.ledger.pods.booking_state import BookingState
-from topowise_scheduler.ledger.pods.pod_states import NOWHERE, PodStates, State
+from topowise_scheduler.ledger.pods.pod_states import NOWHERE, BookingState, PodStates, State
 
 
 def check_ledger(ledger: Ledger) -> None:

@@ -44,7 +44,7 @@ from topowise_exporter.dra import slices
 from topowise_exporter.kubelet import device_checkpoint, podresources, pods_api, state_files
 from topowise_exporter.kubelet.allocations import Allocatable
 from topowise_exporter.kubelet.settings import config_files, configz
-from topowise_exporter.kubelet.settings.overrides import Overrides
+from topowise_exporter.kubelet.settings.sources import Overrides
 from topowise_exporter.machine import Machine as ScannedMachine
 from topowise_exporter.machine import scan
 from topowise_exporter.node_files import NodeFiles
@@ -59,9 +59,9 @@ from topowise_scheduler.ledger.pods.records import Records
 from topowise_scheduler.options import device_affinity
 from topowise_scheduler.options.claims import semver
 from topowise_scheduler.options.claims.cel import expressions, values
-from topowise_scheduler.options.claims.errors import EvaluationError, NotModelledError
 from topowise_scheduler.options.claims.objects import Device as ClaimedDevice
 from topowise_scheduler.options.claims.objects import DeviceAttribute, Version, decode_claim, decode_class, decode_slice
+from topowise_scheduler.options.claims.work import EvaluationError, NotModelledError
 from topowise_scheduler.report import timestamps
 from topowise_scheduler.verdicts import policy_annotations
 

@@ -20,8 +20,7 @@ from google.protobuf.message import DecodeError
 
 from topowise.runtime import clock
 from topowise.runtime.backoff import Backoff
-from topowise.runtime.log import kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import OncePerChange, kv
 from topowise.wire import pods_pb2 as pb
 from topowise_exporter.triggers import Trigger
 

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from topowise.errors import SourceError
-from topowise_exporter.machine import cpus, memory, numa_nodes, pci_functions, pci_names
+from topowise_exporter.machine import cpus, numa_nodes, pci_functions, pci_names
 from topowise_exporter.machine.inventory import Cpu, Machine, NumaNode
 from topowise_exporter.machine.sysfs import Tree
 
@@ -47,7 +47,7 @@ def scan(sysfs_root: str = "/sys", procfs_root: str = "/proc") -> Machine:
         nodes=node_list,
         cpus=described,
         pci=pci_functions.read(sysfs, {node.id for node in node_list}),
-        memory_bytes=memory.read_mem_total(procfs, "meminfo"),
+        memory_bytes=numa_nodes.read_mem_total(procfs, "meminfo"),
         pci_names=pci_names.read(sysfs, procfs),
         online=tuple(sorted(sets.online)),
         present=tuple(sorted(sets.present)),
@@ -81,8 +81,8 @@ def _read_node(
 ) -> NumaNode:
     return msgspec.structs.replace(
         _package(node, described),
-        memory_bytes=memory.read_mem_total(sysfs, f"{numa_nodes.ROOT}/node{node}/meminfo"),
-        hugepages=memory.read_hugepages(sysfs, node),
+        memory_bytes=numa_nodes.read_mem_total(sysfs, f"{numa_nodes.ROOT}/node{node}/meminfo"),
+        hugepages=numa_nodes.read_hugepages(sysfs, node),
         distances=numa_nodes.read_distances(sysfs, node, ids, columns),
-        access=memory.read_access(sysfs, node, ids),
+        access=numa_nodes.read_access(sysfs, node, ids),
     )

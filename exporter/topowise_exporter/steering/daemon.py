@@ -20,8 +20,7 @@ from topowise.kube.api import Api
 from topowise.kube.credentials import IN_CLUSTER
 from topowise.runtime import clock, tasks
 from topowise.runtime.backoff import Backoff
-from topowise.runtime.log import V2, kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import V2, OncePerChange, kv
 from topowise_exporter import landlock, machine
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.kubelet.podresources import PodResources

@@ -21,8 +21,7 @@ from topowise import steering
 from topowise.errors import SourceError
 from topowise.runtime import clock
 from topowise.runtime.backoff import Backoff
-from topowise.runtime.log import V2, kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import V2, OncePerChange, kv
 from topowise.wire import deviceplugin_pb2 as pb
 from topowise.wire.deviceplugin_pb2_grpc import (
     DevicePluginServicer,

@@ -20,8 +20,7 @@ from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.kube.reflector import EventType, Reflector
 from topowise.runtime.backoff import Backoff
-from topowise.runtime.log import kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import OncePerChange, kv
 from topowise.steering import Status
 
 log = logging.getLogger(__name__)

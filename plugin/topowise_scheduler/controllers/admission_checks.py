@@ -28,8 +28,7 @@ from topowise.kube.api import Api
 from topowise.kube.reflector import EventType, Reflector
 from topowise.runtime import clock
 from topowise.runtime.event_loop import collected
-from topowise.runtime.log import kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import OncePerChange, kv
 from topowise_scheduler.controllers import controller, events, objects
 from topowise_scheduler.controllers import kueue_objects as kueue
 from topowise_scheduler.controllers.kueue_objects import AdmissionCheck, Flavor, FlavorSpec, State, Workload

@@ -27,8 +27,8 @@ from topowise.runtime import clock
 from topowise_scheduler.configuration import Preemptor as Settings
 from topowise_scheduler.controllers import controller, events, evictions
 from topowise_scheduler.controllers.alignment import AlignmentPreemption, Victims
+from topowise_scheduler.controllers.controller import in_turn
 from topowise_scheduler.controllers.nomination import nominate
-from topowise_scheduler.controllers.turns import in_turn
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.verdicts import kube_scheduler

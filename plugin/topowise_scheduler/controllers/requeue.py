@@ -25,8 +25,7 @@ from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime import clock
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.event_loop import SLICE_S
-from topowise.runtime.log import V2, kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import V2, OncePerChange, kv
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.pods.records import Demands, PodRecord
 

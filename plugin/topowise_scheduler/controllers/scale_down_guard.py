@@ -23,8 +23,7 @@ from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime import clock
 from topowise.runtime.event_loop import sliced
-from topowise.runtime.log import kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import OncePerChange, kv
 from topowise_scheduler.controllers import controller, objects, pod_lists
 from topowise_scheduler.ledger.gates.gate import may_get_exclusive
 from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacer

@@ -25,16 +25,15 @@ from topowise.errors import ApiError, ParseError
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime import clock
-from topowise.runtime.log import kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import OncePerChange, kv
 from topowise_scheduler.configuration import ScaleUp as Settings
 from topowise_scheduler.controllers import controller, events, known_nodes, objects, pod_lists
+from topowise_scheduler.controllers.controller import in_turn
 from topowise_scheduler.controllers.scale_up_demand import Demand, units
-from topowise_scheduler.controllers.turns import in_turn
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.explain.text import plural
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay.scale_up import lifecycle, node_groups, packing, placeholders
+from topowise_scheduler.overlay.scale_up import budget, node_groups, packing, placeholders
 from topowise_scheduler.overlay.scale_up.budget import Budget, Limits
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.packing import PlannedNode
@@ -158,7 +157,7 @@ class ScaleUp:
         pending = self._ledger.unscheduled | self._workloads.waiting
         waiting = [pending[pod.uid] for pod in placeholder.pods if pod.uid in pending]
         facts = await self._facts(placeholder, waiting, groups.get(placeholder.group, ()))
-        end = lifecycle.end_of(placeholder, facts)
+        end = budget.end_of(placeholder, facts)
         if not end.outcome:
             if facts.reported_for >= 0:
                 self._reserve(placeholder.node, waiting)
@@ -177,7 +176,7 @@ class ScaleUp:
 
     async def _facts(
         self, placeholder: Placeholder, waiting: Sequence[PodRecord], members: Iterable[Node]
-    ) -> lifecycle.Facts:
+    ) -> budget.Facts:
         name, age = placeholder.node, self._now() - placeholder.created
         states = [self._ledger.pods.of(pod.uid) for pod in placeholder.pods]
         placed = self._workloads.placed
@@ -193,12 +192,12 @@ class ScaleUp:
         node = self._nodes.get(name)
         if node is None or not node.is_ready or not self._ledger.reports.is_confirmed(name):
             self._reported.pop(name, None)
-            return lifecycle.Facts(age, len(waiting), len(where), on_node, has_node=node is not None, refusal=refusal)
+            return budget.Facts(age, len(waiting), len(where), on_node, has_node=node is not None, refusal=refusal)
         since = self._reported.setdefault(name, self._clock())
         profile = await self._profile(placeholder.group, [node])
         refusals = [] if profile is None else [node_groups.refusal(profile, record) for record in waiting]
         refusal = refusal or next(filter(None, refusals), "")
-        return lifecycle.Facts(
+        return budget.Facts(
             age, len(waiting), len(where), on_node, has_node=True, reported_for=self._clock() - since, refusal=refusal
         )
 
@@ -207,7 +206,7 @@ class ScaleUp:
         for record in records:
             state = self._ledger.pods.of(record.uid)
             if record.needs is not None and not state.is_assigned and state.node != name:
-                self._ledger.reservations.put_unasked(record, record.needs, name, lifecycle.HOLD_S)
+                self._ledger.reservations.put_unasked(record, record.needs, name, budget.HOLD_S)
 
     # Requests of nodes
 
@@ -262,7 +261,7 @@ class ScaleUp:
     def _coming(self, known: Iterable[Placeholder], groups: Groups) -> Iterator[GroupLabels]:
         """Yields the group of each new node that has no report yet and that no placeholder has requested."""
         attributed = {placeholder.node for placeholder in known if placeholder.is_active}
-        since = self._now() - lifecycle.TIME_LIMIT_S
+        since = self._now() - budget.TIME_LIMIT_S
         for group, members in groups.items():
             for node in members:
                 is_new = timestamps.seconds(node.created) > since

@@ -11,7 +11,7 @@ from topowise.kube.api import Api
 from topowise.runtime import clock
 from topowise.runtime.event_loop import collected, sliced
 from topowise_scheduler.controllers import pod_lists
-from topowise_scheduler.controllers.turns import in_turn
+from topowise_scheduler.controllers.controller import in_turn
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.waiting import looking
 from topowise_scheduler.ledger.pods.records import PodRecord

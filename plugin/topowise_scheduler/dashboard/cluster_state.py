@@ -18,7 +18,7 @@ from topowise_scheduler.explain.waiting import WaitingPod, looking
 from topowise_scheduler.explain.zone_amounts import zone_amounts
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.ledger import Ledger
-from topowise_scheduler.ledger.node.precision import Precision
+from topowise_scheduler.ledger.node.history import Precision
 from topowise_scheduler.ledger.pods.records import KUBELET_REFUSALS, PodRecord
 
 UNCERTAIN: Final = "u"

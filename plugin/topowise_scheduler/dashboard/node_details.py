@@ -20,8 +20,8 @@ from topowise_scheduler.kubelet import Kubelet, numa_placement
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.node.history import Entry
 from topowise_scheduler.ledger.node.node_state import NodeState
-from topowise_scheduler.ledger.pods.booking_state import BookingState
-from topowise_scheduler.options.claims.numa_nodes import named
+from topowise_scheduler.ledger.pods.pod_states import BookingState
+from topowise_scheduler.options.claims.devices import named
 from topowise_scheduler.report import Report
 
 Certainty = Literal["confirmed", "predicted", "uncertain", "does not fit", "reserved", "nominated"]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from topowise import pods
 from topowise.errors import SourceError
-from topowise.runtime.progress import Progress
+from topowise.runtime.output import Progress
 from topowise.text import Line
 from topowise_scheduler.explain.text import most_frequent_first, plural
 from topowise_scheduler.kubectl import cluster, json_output, zones

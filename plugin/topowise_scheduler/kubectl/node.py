@@ -23,7 +23,7 @@ from topowise_scheduler.kubectl.table import columns, paragraphs
 from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
 from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.report import Report, read
-from topowise_scheduler.report.costs import distances
+from topowise_scheduler.report.texts import distances
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from topowise.runtime.progress import Progress
+from topowise.runtime.output import Progress
 from topowise.text import Line, Styled
 from topowise_scheduler.explain import refusal_texts
 from topowise_scheduler.explain.text import first_of, plural

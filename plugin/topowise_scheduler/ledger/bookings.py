@@ -14,9 +14,8 @@ from topowise import pods
 from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.ledger.node.history import Entry, Evidence
 from topowise_scheduler.ledger.node.node_state import NodeState
-from topowise_scheduler.ledger.pods.booking_state import BookingState
 from topowise_scheduler.ledger.pods.nominations import Nominations
-from topowise_scheduler.ledger.pods.pod_states import PodState, PodStates
+from topowise_scheduler.ledger.pods.pod_states import BookingState, PodState, PodStates
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.lower_priority_pods import LowerPriorityPods
 from topowise_scheduler.ledger.rows.node_states import NodeStates

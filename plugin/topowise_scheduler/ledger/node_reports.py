@@ -10,13 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Set
 from typing import Final
 
-from topowise.runtime.log import kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import OncePerChange, kv
 from topowise_scheduler.ledger.bookings import Bookings
 from topowise_scheduler.ledger.gates.gates import Gates
 from topowise_scheduler.ledger.gates.unconfirmed import OBJECT_DELETED, OVER_BUDGET
 from topowise_scheduler.ledger.node.confirmation import Comparison
-from topowise_scheduler.ledger.node.precision import Precision
+from topowise_scheduler.ledger.node.history import Precision
 from topowise_scheduler.report import PageSizes, Report, of_node
 from topowise_scheduler.verdicts.kube_scheduler import Node
 

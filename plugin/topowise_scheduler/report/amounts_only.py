@@ -17,12 +17,10 @@ from topowise_scheduler.kubelet.machine import is_memory
 from topowise_scheduler.kubelet.masks import KUBELET_BITS, MAX_NODES
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import budget, synthetic_machine
-from topowise_scheduler.report.costs import distances
-from topowise_scheduler.report.hugepages import page_kib
 from topowise_scheduler.report.nrt_report import PageSizes, PlaceholderPod
-from topowise_scheduler.report.placeholders import occupants_of
 from topowise_scheduler.report.policies import Policies, policies_of
-from topowise_scheduler.report.zone_amounts import ZoneAmount, amounts_of_zones
+from topowise_scheduler.report.synthetic_machine import ZoneAmount, amounts_of_zones, occupants_of
+from topowise_scheduler.report.texts import distances, page_kib
 
 _MAX_NAMED_ZONES: Final = 4
 

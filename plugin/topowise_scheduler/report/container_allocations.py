@@ -13,8 +13,8 @@ from topowise.attributes import HOLDINGS, holdings
 from topowise_scheduler.kubelet import MemoryBlock, Placement
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.report import budget
-from topowise_scheduler.report.cpulists import cpu_set, nodes_of
 from topowise_scheduler.report.nrt_report import Placements, PodName, ReportError
+from topowise_scheduler.report.texts import cpu_set, nodes_of
 
 Devices = tuple[tuple[str, tuple[str, ...]], ...]
 

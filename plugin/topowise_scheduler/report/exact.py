@@ -13,7 +13,7 @@ from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import free_resources, hardware
 from topowise_scheduler.report.container_allocations import Allocatable, Allocations, allocations_of
 from topowise_scheduler.report.nrt_report import FreeResources, PageSizes, Report, ReportError
-from topowise_scheduler.report.pci_paths import pci_paths_of
+from topowise_scheduler.report.texts import pci_paths_of
 
 # Only our exporter writes these attributes.
 _OURS = (attributes.CORES, attributes.HOLDINGS, attributes.KUBELET_CONFIGURATION)

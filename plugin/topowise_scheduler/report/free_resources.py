@@ -14,9 +14,9 @@ from topowise import attributes, cpuset, digits, nrt, quantity
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.masks import Mask
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
-from topowise_scheduler.report.cpulists import cpu_set, mask_on
 from topowise_scheduler.report.hardware import text_of
 from topowise_scheduler.report.nrt_report import FreeResources, ReportError
+from topowise_scheduler.report.texts import cpu_set, mask_on
 
 _ACCOUNTING: Final = {attributes.MEMORY_CELLS, attributes.MEMORY_ASSIGNMENTS}
 _UNKNOWN: Final = FreeResources()

@@ -26,9 +26,8 @@ from topowise_scheduler.kubelet.configuration import Evidence
 from topowise_scheduler.kubelet.machine import WIDE
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import budget
-from topowise_scheduler.report.costs import distances, speed
-from topowise_scheduler.report.hugepages import page_kib
 from topowise_scheduler.report.nrt_report import ReportError
+from topowise_scheduler.report.texts import distances, page_kib, speed
 
 _SPEED: Final = (attributes.MEMORY_INITIATORS, attributes.MEMORY_READ_LATENCY, attributes.MEMORY_READ_BANDWIDTH)
 

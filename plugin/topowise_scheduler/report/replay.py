@@ -22,7 +22,7 @@ from topowise import cpuset
 from topowise.errors import TopowiseError
 from topowise.pods import Pod
 from topowise.runtime import output
-from topowise.runtime.progress import Progress
+from topowise.runtime.output import Progress
 from topowise.text import escaped_json
 from topowise_scheduler.kubelet import (
     Admission,

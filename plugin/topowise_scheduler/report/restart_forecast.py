@@ -3,6 +3,9 @@
 Limits: a container of a running pod counts as running, except an init container that has to end. Device plugins count
 as registering after the kubelet has admitted its pods again, as most do. A pod that the report does not list yet has
 the allocations that the model predicts.
+
+The kubelet starts from its files. A report lacks ended init containers and the owners of some allocations, which the
+files have, so the gaps must not look like invalid files.
 """
 
 from __future__ import annotations
@@ -15,11 +18,48 @@ import msgspec
 from topowise import pods
 from topowise.errors import TopowiseError
 from topowise_scheduler.kubelet import Kubelet, KubeletStartError, KubeletVersion
-from topowise_scheduler.kubelet.restart import restart
+from topowise_scheduler.kubelet.cpu_manager import CpuManager
+from topowise_scheduler.kubelet.masks import lowest
+from topowise_scheduler.kubelet.memory_tables import MemoryTables
+from topowise_scheduler.kubelet.pod import PodView
+from topowise_scheduler.kubelet.restart import memory_problem, restart
 from topowise_scheduler.report.exact import ExactSource
 from topowise_scheduler.report.kubelet_state import kubelet_of
 from topowise_scheduler.report.nrt_report import PodName, Report
-from topowise_scheduler.report.stored_state import stored_state
+
+
+def stored_state(node: Kubelet, pods: Iterable[PodView]) -> Kubelet:
+    """Returns a copy of the node in which all unavailable CPUs and all accounted memory have an owner."""
+    copy = node.fork()
+    if copy.cpu is not None:
+        for pod in pods:
+            _add_init_containers(copy.cpu, pod)
+        known = copy.cpu.default
+        for containers in copy.cpu.allocations.values():
+            for cpus in containers.values():
+                known |= cpus
+        unowned = CpuManager(copy.cpu.policy).default & ~known
+        if unowned:
+            copy.cpu.hold("", "", unowned)
+    if copy.memory is not None and memory_problem(copy, copy) is not None:
+        tables = copy.memory.tables = MemoryTables(copy.memory.policy)
+        for by_container in copy.memory.allocations.values():
+            for blocks in by_container.values():
+                for block in blocks:
+                    tables.take(block.type, block.mask, block.size)
+    return copy
+
+
+def _add_init_containers(manager: CpuManager, pod: PodView) -> None:
+    """Books CPUs of the pod for its init containers: the pod's other containers reuse these CPUs, or they are left."""
+    by_container = manager.allocations.get(pod.uid, {})
+    cpus = 0
+    for of_container in by_container.values():
+        cpus |= of_container
+    for container in pod.containers:
+        if container.kind == "init" and 0 < container.cpus <= cpus.bit_count() and container.name not in by_container:
+            manager.hold(pod.uid, container.name, lowest(cpus, container.cpus))
+
 
 REFUSES: Final = "refuses pods"
 STOPS: Final = "does not start"

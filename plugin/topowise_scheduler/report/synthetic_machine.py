@@ -12,26 +12,94 @@
   if the kubelet knows the size, which the Node then lists; otherwise the kubelet panics.
 
 So an admitted pod fits into the available amounts: per zone with policy single-numa-node, otherwise in sum.
+
+The amounts of a zone are made consistent first. Exporters differ in small ways that are no errors: NFD's available may
+be negative, devices have no separate capacity, and koordlet writes three equal numbers. In doubt the smaller number
+counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from topowise import feature_gates, nrt
-from topowise.pods import Amounts
-from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
+from topowise import feature_gates, nrt, quantity
+from topowise.errors import ParseError
+from topowise.pods import MAX_AMOUNT, Amounts
+from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
 from topowise_scheduler.kubelet.configuration import CpuSettings, Settings, TopologySettings
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.kubelet.machine import hugepages_resource, is_memory
-from topowise_scheduler.kubelet.masks import mask_of
+from topowise_scheduler.kubelet.masks import mask_of, members
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report.budget import MAX_ALL_DEVICES, MAX_DEVICES
-from topowise_scheduler.report.costs import distances
-from topowise_scheduler.report.hugepages import page_kib
+from topowise_scheduler.report.nrt_report import PlaceholderPod
 from topowise_scheduler.report.policies import Policies
+from topowise_scheduler.report.texts import distances, page_kib
+
+
+class ZoneAmount(NamedTuple):
+    """capacity >= allocatable >= available >= 0; milli-CPU for cpu, else bytes or units, rounded down."""
+
+    capacity: int
+    allocatable: int
+    available: int
+
+
+_MAX_NAMED_ZONES: Final = 4
+
+
+def amounts_of_zones(zones: Iterable[nrt.Zone], problems: list[str]) -> list[dict[str, ZoneAmount]]:
+    """Returns the amounts of each zone by resource: 0 for unreadable amounts, the last of duplicate resources."""
+    contradictions: list[str] = []
+    counts = [
+        {resource.name: _count(zone, resource, problems, contradictions) for resource in zone.resources or ()}
+        for zone in zones
+    ]
+    if contradictions:
+        # A single line for all zones: an exporter with this fault writes it in every zone.
+        more = f" and {len(contradictions) - _MAX_NAMED_ZONES} more" if len(contradictions) > _MAX_NAMED_ZONES else ""
+        problems.append(
+            f"zones: {', '.join(contradictions[:_MAX_NAMED_ZONES])}{more} available of an allocatable of 0: the report "
+            "contradicts itself; counted as none, so no pod gets any"
+        )
+    return counts
+
+
+def _count(zone: nrt.Zone, resource: nrt.Resource, problems: list[str], contradictions: list[str]) -> ZoneAmount:
+    try:
+        capacity = _bounded_value(resource.name, resource.capacity)
+        allocatable = _bounded_value(resource.name, resource.allocatable)
+        available = _bounded_value(resource.name, resource.available)
+    except ParseError as exc:
+        problems.append(f"zone {zone.name}, {resource.name}: {exc}; counted as none")
+        return ZoneAmount(0, 0, 0)
+    # Collected over all zones, see `amounts_of_zones`.
+    if available > 0 >= allocatable:
+        contradictions.append(f"{zone.name:.80} {resource.name:.80} {resource.available!r:.80}")
+    elif available > allocatable:
+        problems.append(
+            f"zone {zone.name}, {resource.name}: {resource.available!r:.80} available of {resource.allocatable!r:.80} "
+            "allocatable, expected no more; counted as all of allocatable"
+        )
+    if allocatable > capacity:
+        problems.append(
+            f"zone {zone.name}, {resource.name}: {resource.allocatable!r:.80} allocatable of {resource.capacity!r:.80}"
+            ", expected no more; allocatable is used as the capacity"
+        )
+    # NFD subtracts reservations, and may publish a negative result.
+    allocatable = max(0, allocatable)
+    return ZoneAmount(max(capacity, allocatable), allocatable, max(0, min(available, allocatable)))
+
+
+def _bounded_value(resource: str, text: str | int) -> int:
+    """Returns milli-CPUs or units, rounded down, and bounded so that sums fit into 64 bits."""
+    # A thousandth of a CPU, or a unit.
+    milli = quantity.milli_value(text)
+    return max(-MAX_AMOUNT, min(MAX_AMOUNT, milli if resource == "cpu" else milli // 1000))
+
 
 # Unlimited: no object has the pod limit of a node, and some objects have no memory.
 _ANY_NUMBER_OF_PODS: Final = 1 << 31
@@ -195,3 +263,51 @@ def modelled_devices(amounts: Sequence[Mapping[str, tuple[int, ...]]]) -> set[st
 
 def is_device(resource: str) -> bool:
     return resource != "cpu" and not is_memory(resource)
+
+
+def occupants_of(
+    kubelet: Kubelet, zones: Sequence[tuple[int, nrt.Zone]], counts: Sequence[Mapping[str, ZoneAmount]]
+) -> Iterator[PlaceholderPod]:
+    """Yields a placeholder pod for each zone with unavailable amounts."""
+    for (numa_id, zone), amounts in zip(zones, counts, strict=True):
+        # None for a zone that is not modelled: it has no resources of the managers (Machine.modelled).
+        position = kubelet.devices.positions.get(numa_id)
+        used = {name: count for name, count in amounts.items() if count.available < count.allocatable}
+        if used:
+            placement = Placement(
+                kind="app",
+                numa=(numa_id,),
+                preferred=False,
+                cpus=_cpus(kubelet, position, used["cpu"]) if "cpu" in used else None,
+                memory=tuple(_blocks(kubelet, position, used)),
+                devices={
+                    name: tuple([device_id(numa_id, number) for number in range(count.allocatable - count.available)])
+                    for name, count in used.items()
+                    if name in kubelet.devices.tables
+                },
+            )
+            requests = {name: count.allocatable - count.available for name, count in used.items()}
+            yield PlaceholderPod(f"unavailable/{zone.name}", requests, {"": placement})
+
+
+def _cpus(kubelet: Kubelet, position: int | None, count: ZoneAmount) -> CpuSet | None:
+    """Returns the first CPUs that are not reserved, rounded up to whole CPUs."""
+    if kubelet.cpu is None or position is None:
+        return None
+    usable = kubelet.topology.numa_cpus[position] & ~kubelet.cpu.policy.reserved
+    # A CPU that is available in part counts as taken.
+    taken = count.allocatable // 1000 - count.available // 1000
+    return mask_of(islice(members(usable), taken))
+
+
+def _blocks(kubelet: Kubelet, position: int | None, used: Mapping[str, ZoneAmount]) -> Iterator[MemoryBlock]:
+    """Yields the memory in use, rounded up to whole pages."""
+    if kubelet.memory is None or position is None:
+        return
+    for name, count in used.items():
+        if name in kubelet.memory.policy.allocatable:
+            # Bytes per page, 1 for memory.
+            page = 1024 * (page_kib(name) or 0) or 1
+            size = kubelet.memory.policy.allocatable[name][position] - count.available // page * page
+            if size > 0:
+                yield MemoryBlock(name, (kubelet.node_ids[position],), size)

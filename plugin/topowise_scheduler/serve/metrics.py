@@ -20,7 +20,7 @@ from topowise_scheduler.ledger.gates import unconfirmed
 from topowise_scheduler.ledger.gates.claims import ClaimGate, Outcome
 from topowise_scheduler.ledger.holes import PODS, Holes
 from topowise_scheduler.ledger.ledger import Ledger
-from topowise_scheduler.ledger.node.precision import Precision
+from topowise_scheduler.ledger.node.history import Precision
 from topowise_scheduler.ledger.pods.records import KUBELET_REFUSALS
 from topowise_scheduler.report import Report
 

@@ -32,8 +32,7 @@ from topowise.errors import ApiError, ConfigError
 from topowise.kube import paths
 from topowise.kube.api import Api, decoded
 from topowise.runtime import clock
-from topowise.runtime.log import V2, kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import V2, OncePerChange, kv
 
 log = logging.getLogger(__name__)
 

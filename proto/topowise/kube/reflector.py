@@ -30,8 +30,7 @@ from topowise.errors import ApiError, TopowiseError
 from topowise.kube.api import Api, decoded
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.event_loop import SLICE_S
-from topowise.runtime.log import V2, kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import V2, OncePerChange, kv
 
 log = logging.getLogger(__name__)
 

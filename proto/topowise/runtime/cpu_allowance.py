@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 from topowise.runtime import clock
-from topowise.runtime.token_bucket import TokenBucket
+from topowise.runtime.backoff import TokenBucket
 
 Result = TypeVar("Result")
 

@@ -2,6 +2,8 @@
 
 Output for people consists of lines, and a line is escaped where it is written. So no command can write a name that
 moves the cursor or forges a row.
+
+Reports the present step on stderr each second, for work that takes longer than two seconds.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from topowise.runtime import clock
 from topowise.text import Line, escaped, rendered
 
 Body = str | Sequence[Line]
@@ -66,3 +69,21 @@ def is_terminal() -> bool:
 def is_unicode() -> bool:
     """Whether stdout accepts more than ASCII."""
     return (sys.stdout.encoding or "").lower().startswith("utf")
+
+
+_QUIET_S = 2.0
+_BETWEEN_S = 1.0
+
+
+class Progress:
+    """Called at every step."""
+
+    def __init__(self, clock: Callable[[], float] = clock.monotonic) -> None:
+        self._clock = clock
+        self._next = clock() + _QUIET_S
+
+    def __call__(self, text: str) -> None:
+        now = self._clock()
+        if now >= self._next:
+            self._next = now + _BETWEEN_S
+            note(f"{text} ...")

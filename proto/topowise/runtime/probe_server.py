@@ -28,9 +28,9 @@ from typing import Final, NamedTuple
 
 from topowise.bounded import Bounded
 from topowise.runtime import clock
+from topowise.runtime.backoff import TokenBucket
 from topowise.runtime.cpu_allowance import Allowance
 from topowise.runtime.log import kv
-from topowise.runtime.token_bucket import TokenBucket
 
 log = logging.getLogger(__name__)
 

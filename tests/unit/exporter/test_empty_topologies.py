@@ -20,7 +20,7 @@ from topowise_exporter.__main__ import _observe
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.allocations import Allocatable, Device
-from topowise_exporter.kubelet.empty_topologies import EmptyTopologies
+from topowise_exporter.kubelet.device_checkpoint import EmptyTopologies
 from topowise_exporter.kubelet.settings.section import Kubelet as KubeletSection
 from topowise_exporter.publish.topology import Observation, Publishing, build
 from topowise_scheduler import kubelet as model

@@ -32,7 +32,7 @@ from topowise_scheduler.ledger.pods import records as records_of_pods
 from topowise_scheduler.ledger.rows import possible_rows, same_states
 from topowise_scheduler.ledger.rows.possible_rows import PossibleRows
 from topowise_scheduler.ledger.rows.same_states import SameStates
-from topowise_scheduler.report import container_allocations, hardware, pci_paths, synthetic_machine
+from topowise_scheduler.report import container_allocations, hardware, synthetic_machine, texts
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts.engine import Engine, verdict_cache
 from topowise_scheduler.verdicts.engine.verdict_cache import VerdictCache
@@ -380,7 +380,7 @@ def test_parts_of_reports_are_dropped_with_their_last_report() -> None:
     """An object that changes with each report leaves nothing behind."""
     service = Service()
     base = msgspec.json.encode(exact(kubelet()))
-    caches = (hardware._facts, hardware._kubelets, hardware._origins, synthetic_machine._cache, pci_paths._cache)
+    caches = (hardware._facts, hardware._kubelets, hardware._origins, synthetic_machine._cache, texts._cache)
 
     def publish(turn: int, name: str = "n1") -> None:
         document = msgspec.json.decode(base)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import OncePerChange
 
 
 class Clock:

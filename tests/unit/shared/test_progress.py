@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from topowise.runtime.progress import Progress
+from topowise.runtime.output import Progress
 
 
 def test_a_line_a_second_after_the_first_two(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from topowise.runtime.token_bucket import TokenBucket
+from topowise.runtime.backoff import TokenBucket
 
 
 def test_tokens_come_at_once_up_to_a_burst_and_then_at_a_rate() -> None:

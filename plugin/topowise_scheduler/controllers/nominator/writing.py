@@ -22,8 +22,7 @@ from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise.runtime import clock
 from topowise.runtime.backoff import Backoff
-from topowise.runtime.log import V2, kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import V2, OncePerChange, kv
 from topowise_scheduler.controllers.nomination import nominate
 from topowise_scheduler.controllers.nominator.deciding import Decisions, Write
 from topowise_scheduler.ledger.ledger import Ledger

@@ -6,8 +6,8 @@
 both writers, which differ only in their measures (measures.py). The package does no I/O.
 """
 
-from topowise_scheduler.explain.picture.claimed_devices import with_claimed, with_devices
 from topowise_scheduler.explain.picture.contents import Picture
+from topowise_scheduler.explain.picture.devices import with_claimed, with_devices
 from topowise_scheduler.explain.picture.from_kubelet import read
 from topowise_scheduler.explain.picture.svg import svg
 from topowise_scheduler.explain.picture.terminal import lines, terminal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topowise_scheduler.explain.picture import bars, cpus, devices
+from topowise_scheduler.explain.picture import cpus, devices, rows
 from topowise_scheduler.explain.picture.captions import joined
 from topowise_scheduler.explain.picture.contents import Zone
 from topowise_scheduler.explain.picture.flow import Flow
@@ -19,7 +19,7 @@ def place(plan: Plan, zone: Zone, x: int, y: int, width: int, *, names_socket: b
         flow.skip(measures.section)
         if zone.group and not number:
             flow.line("aside", joined(zone))
-        bars.place(flow, plan, zone, memory)
+        rows.place(flow, plan, zone, memory)
     for group in zone.devices:
         flow.skip(measures.section)
         devices.place(flow, plan, group)

@@ -16,7 +16,7 @@ from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.allocated_nodes import nodes_of_cpus
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.claims import objects
-from topowise_scheduler.options.claims.numa_nodes import named, numa_nodes_of
+from topowise_scheduler.options.claims.devices import named, numa_nodes_of
 from topowise_scheduler.options.claims.objects import DeviceID, ResourceClaim
 from topowise_scheduler.report import Report
 

@@ -17,7 +17,7 @@ from topowise_scheduler.kubelet import cost
 from topowise_scheduler.kubelet.hazards import hazards
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.report import Report
-from topowise_scheduler.report.costs import distances
+from topowise_scheduler.report.texts import distances
 
 # Severity, value, why, and what mends it.
 Words = tuple[Severity, str, str, str]

@@ -14,7 +14,7 @@ import msgspec
 
 from topowise import kubeletconfig
 from topowise.errors import SourceError, TopowiseError
-from topowise.runtime.progress import Progress
+from topowise.runtime.output import Progress
 from topowise_scheduler import report
 from topowise_scheduler.kubectl import cluster, inputs, json_output, manifests, objects, reasons, selection
 from topowise_scheduler.kubectl.console import Console, Output

@@ -18,7 +18,7 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import first_refusal
 from topowise_scheduler.ledger.gates.gate import FITS, Draft, Question
 from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
-from topowise_scheduler.ledger.node.effort import EXACT
+from topowise_scheduler.ledger.node.exact_placements import EXACT
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import NodeStates
 from topowise_scheduler.ledger.rows.possible_rows import bytes_of

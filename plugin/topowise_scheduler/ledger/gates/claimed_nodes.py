@@ -20,8 +20,7 @@ from topowise_scheduler.ledger.pods.pod_states import PodStates
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import NodeStates
 from topowise_scheduler.options.claims.annotation import Alignment
-from topowise_scheduler.options.claims.devices import ClaimedDevices
-from topowise_scheduler.options.claims.numa_nodes import numa_nodes_of
+from topowise_scheduler.options.claims.devices import ClaimedDevices, numa_nodes_of
 from topowise_scheduler.options.claims.work import MOST_UNITS, Work
 from topowise_scheduler.options.steering.choice import Demand
 from topowise_scheduler.verdicts.kube_scheduler import Node, Objection, lacks_devices

@@ -26,8 +26,7 @@ from topowise_scheduler.ledger.gates.new_nodes import NewNodes
 from topowise_scheduler.ledger.gates.numa_node import Markers, NumaNodeGate, may_be_steered, no_markers
 from topowise_scheduler.ledger.gates.policy import PolicyGate
 from topowise_scheduler.ledger.gates.quarantine import Quarantine
-from topowise_scheduler.ledger.gates.reserved_devices import ReservedDevices
-from topowise_scheduler.ledger.gates.reserved_places import ReservedPlaces
+from topowise_scheduler.ledger.gates.reserved_places import ReservedDevices, ReservedPlaces
 from topowise_scheduler.ledger.gates.slow_admissions import SlowAdmissions
 from topowise_scheduler.ledger.gates.template_nodes import TemplateNodes
 from topowise_scheduler.ledger.gates.unconfirmed import UnconfirmedNodes

@@ -13,7 +13,7 @@ from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.trial import place_all, trial
 from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.node.pod_parts import holds_own, is_of_any_size
-from topowise_scheduler.ledger.pods.booking_state import BookingState
+from topowise_scheduler.ledger.pods.pod_states import BookingState
 from topowise_scheduler.ledger.pods.records import PodRecord
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Final
+from typing import Final, NamedTuple
 
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView, device_requests, finished
 from topowise_scheduler.kubelet.trial import trial
-from topowise_scheduler.ledger.node.effort import Effort
 from topowise_scheduler.ledger.node.pod_parts import (
     free_of,
     has_choice_of_devices,
@@ -24,6 +23,27 @@ from topowise_scheduler.ledger.node.pod_parts import (
     ways_of_parts,
     with_way,
 )
+
+
+class Effort(NamedTuple):
+    """The limits of a search for possible placements: copies of the node that are returned, copies that are made, and
+    sets of ended pods that are tried. If a search exceeds its limits, a single copy is worse than all."""
+
+    copies: int
+    trials: int
+    ends: int = 0
+
+    @property
+    def is_exact(self) -> bool:
+        """Returns whether the model decides where each pod may lie, and not its amounts alone."""
+        return self.ends > 0
+
+
+FAST: Final = Effort(16, 64)
+"""For each change of a node."""
+EXACT: Final = Effort(64, 512, 128)
+"""For a pod that has to wait otherwise."""
+
 
 # An admission costs about as much as so many copies.
 _COPIES_OF_ADMISSION: Final = 4

@@ -21,7 +21,7 @@ from topowise_scheduler.ledger.node.event_windows import EARLY_S, LATE_S
 from topowise_scheduler.ledger.node.history import Ended, Entry, History
 from topowise_scheduler.ledger.node.pod_parts import holds_own
 from topowise_scheduler.ledger.node.same_zones import same_zones
-from topowise_scheduler.ledger.pods.booking_state import BookingState
+from topowise_scheduler.ledger.pods.pod_states import BookingState
 from topowise_scheduler.report import Placements, PodName, Report, kubelet_of
 
 # States are some kilobytes each, and what changes is mostly among the last operations.

@@ -2,19 +2,94 @@
 
 Invariant: a history is a value. No field is reassigned; each event makes another history, and what the node is follows
 from its history alone (fold.py). `turn` numbers entries and ends in the order in which the service heard of them.
+
+Computes how precisely an allocation was predicted.
+
+Invariant: MISSED means that the predicted state of the node was wrong. A choice that the kubelet makes in Go's map
+order, or that a device plugin makes (GetPreferredAllocation), is never MISSED.
+
+Pods that have ended by their own status and are not deleted yet, while reports may still list them.
+
+Invariant: a pod is here from the event that shows its end until its deletion, so there are as many as objects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
 
 import msgspec
 
 from topowise import pods
-from topowise_scheduler.ledger.node.precision import Precision
-from topowise_scheduler.ledger.pods.booking_state import BookingState
+from topowise_scheduler.kubelet import Kubelet, Placement
+from topowise_scheduler.kubelet.allocated_nodes import nodes_of_cpus
+from topowise_scheduler.kubelet.device_table import DeviceTable
+from topowise_scheduler.kubelet.masks import Mask, mask_of
+from topowise_scheduler.ledger.node.event_windows import ENDED_KEPT_S
+from topowise_scheduler.ledger.pods.pod_states import BookingState
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.report import Placements, PodName, Report
+
+
+class Precision(IntEnum):
+    """What a prediction had in common with the allocation, from the least on."""
+
+    MISSED = 0
+    HINT = 1
+    """CPUs and memory are on the predicted NUMA nodes. Some devices have other NUMA nodes, and satisfy the hint."""
+    NUMA_NODES = 2
+    """All NUMA nodes are as predicted, and some CPU or device is not."""
+    IDS = 3
+    """Every CPU, NUMA node of memory, and device is as predicted."""
+
+    @property
+    def label(self) -> str:
+        """Returns the name in metrics."""
+        return self.name.lower()
+
+
+def precision_of(listed: Placement, predicted: Placement, node: Kubelet) -> Precision:
+    """Returns the precision of a container's prediction; what the report does not list is ignored."""
+    return min(_precisions(listed, predicted, node), default=Precision.IDS)
+
+
+def _precisions(listed: Placement, predicted: Placement, node: Kubelet) -> Iterator[Precision]:
+    if listed.cpus and listed.cpus != predicted.cpus:
+        same = nodes_of_cpus(node, listed.cpus) == nodes_of_cpus(node, predicted.cpus or 0)
+        yield Precision.NUMA_NODES if same else Precision.MISSED
+    memory, predicted_memory = [
+        {block.type: block.numa for block in placement.memory if block.size} for placement in (listed, predicted)
+    ]
+    if memory and memory != predicted_memory:
+        yield Precision.MISSED
+    for resource, ids in listed.devices.items():
+        table = node.devices.tables.get(resource)
+        if ids and table is not None:
+            yield _precision_of_devices(table, ids, predicted.devices.get(resource, ()), predicted.numa, node)
+
+
+def _precision_of_devices(
+    table: DeviceTable, listed: Sequence[str], predicted: Sequence[str], hint: Sequence[int] | None, node: Kubelet
+) -> Precision:
+    if set(listed) == set(predicted):
+        return Precision.IDS
+    if not table.index.keys() >= {*listed, *predicted}:
+        return Precision.MISSED if hint is not None else Precision.HINT
+    if _numa_nodes(table, listed) == _numa_nodes(table, predicted):
+        return Precision.NUMA_NODES
+    if hint is None:
+        return Precision.HINT
+    # filterByAffinity takes devices near the hint first, so both sets must be near the hint.
+    near = table.touching(mask_of(node.node_ids.index(numa) for numa in hint if numa in node.node_ids))
+    return Precision.MISSED if table.select([*listed, *predicted]) & ~near else Precision.HINT
+
+
+def _numa_nodes(table: DeviceTable, devices: Sequence[str]) -> Counter[Mask]:
+    """Returns how many of the devices have each set of NUMA nodes."""
+    numbers = [table.index[device] for device in devices]
+    return Counter(mask_of(at for at, near in enumerate(table.near) if near >> number & 1) for number in numbers)
+
 
 _replace = msgspec.structs.replace
 
@@ -178,3 +253,63 @@ class History(msgspec.Struct, frozen=True):
 
 def _turn(entry: Entry) -> int:
     return entry.turn
+
+
+class FinishedPods:
+    """The finished pods of a node, by UID and by name: the API server has one pod of a name."""
+
+    __slots__ = ("_names", "_uids", "_unseen")
+
+    def __init__(self) -> None:
+        self._names: dict[str, PodName] = {}
+        self._uids: dict[PodName, str] = {}
+        # When the service heard of a pod whose end it did not see, such as from before the service started.
+        self._unseen: dict[str, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    @property
+    def will_change(self) -> bool:
+        """Returns whether `forget` will have something to do."""
+        return bool(self._unseen)
+
+    def put(self, uid: str, name: PodName, unseen_at: float | None) -> None:
+        """A kubelet writes the status when nothing of the pod runs. `unseen_at`: seconds, monotonic, None for a pod
+        whose end the service saw."""
+        if unseen_at is not None and uid not in self._names:
+            self._unseen[uid] = unseen_at
+        self._names[uid], self._uids[name] = name, uid
+
+    def drop(self, uid: str) -> None:
+        """The pod was deleted."""
+        name = self._names.pop(uid, None)
+        self._unseen.pop(uid, None)
+        # A StatefulSet reuses the name; the entry may belong to the successor by now.
+        if name is not None and self._uids.get(name) == uid:
+            del self._uids[name]
+
+    def forget(self, now: float) -> None:
+        """Ends that were not seen are long ago by now: a report is newer than they are."""
+        for uid in [uid for uid, at in self._unseen.items() if now - at >= ENDED_KEPT_S]:
+            del self._unseen[uid]
+
+    def listed(self, report: Report | None) -> frozenset[PodName]:
+        """Returns the names under which a report lists what the pods held, and what no pod holds any more.
+
+        By its UID alone a report lists what finished init containers left to a pod. By its name it lists a pod only if
+        the report is older than the end, or if the kubelet lists ended pods (up to 1.33, kubernetes#132028).
+        """
+        if report is None or not self._names:
+            return _NONE
+        return frozenset([name for name in report.held if self._is_over(name, report)])
+
+    def _is_over(self, name: PodName, report: Report) -> bool:
+        namespace, pod = name
+        if not namespace:
+            return pod in self._names
+        uid = self._uids.get(name)
+        return uid is not None and (report.lists_ended or uid in self._unseen)
+
+
+_NONE: frozenset[PodName] = frozenset()

@@ -23,8 +23,7 @@ import msgspec
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.masks import Mask, mask_of
 from topowise_scheduler.kubelet.pod import PodView
-from topowise_scheduler.ledger.node.effort import FAST, Effort
-from topowise_scheduler.ledger.node.exact_placements import after_ends, in_each_order, only_ends_moved
+from topowise_scheduler.ledger.node.exact_placements import FAST, Effort, after_ends, in_each_order, only_ends_moved
 from topowise_scheduler.ledger.node.pod_parts import (
     ZONES_DECIDE,
     Part,

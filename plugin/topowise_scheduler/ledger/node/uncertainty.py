@@ -18,7 +18,7 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.node.event_windows import EARLY_S, ENDED_KEPT_S, LATE_S
 from topowise_scheduler.ledger.node.history import Ended, Entry, History
 from topowise_scheduler.ledger.node.pod_parts import has_choice_of_devices, holds_own, is_of_any_size, position_of
-from topowise_scheduler.ledger.pods.booking_state import BookingState
+from topowise_scheduler.ledger.pods.pod_states import BookingState
 
 
 class Window(NamedTuple):

@@ -14,7 +14,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from topowise_scheduler.ledger.pods.booking_state import BookingState
+
+class BookingState(IntEnum):
+    """How sure a booking is; a later state replaces an earlier one."""
+
+    NOMINATED = 1
+    """kube-scheduler evicts victims for the pod here, or this service has nominated the pod."""
+    RESERVED = 2
+    """This service has let the pod onto the node, and expects it."""
+    ASSIGNED = 3
+    """It is bound to the node."""
 
 
 class State(IntEnum):

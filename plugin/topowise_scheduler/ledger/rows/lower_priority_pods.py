@@ -15,7 +15,7 @@ from typing import Final
 
 from topowise.bounded import Bounded
 from topowise_scheduler.ledger.node.history import Entry
-from topowise_scheduler.ledger.pods.booking_state import BookingState
+from topowise_scheduler.ledger.pods.pod_states import BookingState
 from topowise_scheduler.ledger.rows.reduced_rows import Lesser, ReducedNodes, ReducedRows, States
 from topowise_scheduler.verdicts.engine import Engine
 

@@ -13,7 +13,7 @@ from typing import Final
 from topowise.runtime.log import V2, kv
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.changes import Changes
-from topowise_scheduler.ledger.node.effort import FAST, Effort
+from topowise_scheduler.ledger.node.exact_placements import FAST, Effort
 from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.node.possible_placements import Possible
 from topowise_scheduler.ledger.node.uncertainty import may_change_between

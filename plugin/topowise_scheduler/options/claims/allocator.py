@@ -12,7 +12,6 @@ import msgspec
 from topowise.errors import ParseError
 from topowise_scheduler.options.claims.allocated import AllocatedDevices, Capacity
 from topowise_scheduler.options.claims.constraints import Constraint, DistinctAttribute, MatchAttribute
-from topowise_scheduler.options.claims.errors import AttemptError, NotModelledError
 from topowise_scheduler.options.claims.features import Features
 from topowise_scheduler.options.claims.inventory import Inventory, Pool, PoolDevice
 from topowise_scheduler.options.claims.objects import Device, DeviceClass, DeviceID, ResourceClaim
@@ -20,7 +19,7 @@ from topowise_scheduler.options.claims.orders import differ, orders
 from topowise_scheduler.options.claims.requests import Alternatives, Context, requests_of
 from topowise_scheduler.options.claims.search import MOST_DEVICES, Search, Taken
 from topowise_scheduler.options.claims.selectors import Selectors
-from topowise_scheduler.options.claims.work import Work
+from topowise_scheduler.options.claims.work import AttemptError, NotModelledError, Work
 from topowise_scheduler.verdicts.kube_scheduler import Node
 
 

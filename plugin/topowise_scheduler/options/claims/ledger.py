@@ -23,7 +23,7 @@ from topowise import digits
 from topowise.bounded import Bounded
 from topowise.claimed_devices import Location, location
 from topowise.pods import Container, Needs, Resources, Spec
-from topowise_scheduler.options.claims.allocated import AllocatedDevices
+from topowise_scheduler.options.claims.allocated import AllocatedDevices, ClaimUsers
 from topowise_scheduler.options.claims.allocator import AllocatedDevice, Allocation, NoFit, Unknown, allocate
 from topowise_scheduler.options.claims.devices import ClaimedDevice, ClaimedDevices
 from topowise_scheduler.options.claims.extended import CLASS_PREFIX, ExtendedResources
@@ -39,7 +39,6 @@ from topowise_scheduler.options.claims.objects import (
     ResourceSlice,
 )
 from topowise_scheduler.options.claims.selectors import Selectors
-from topowise_scheduler.options.claims.users import ClaimUsers
 from topowise_scheduler.options.claims.work import Work
 from topowise_scheduler.verdicts.kube_scheduler import Node, selects
 

@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from topowise_scheduler.options.claims.errors import AttemptError, NotModelledError
 from topowise_scheduler.options.claims.inventory import Pool, PoolDevice
 from topowise_scheduler.options.claims.requests import Alternatives, Context, Request
+from topowise_scheduler.options.claims.work import AttemptError, NotModelledError
 
 MOST_ORDERS: Final = 24
 

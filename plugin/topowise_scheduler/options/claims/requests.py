@@ -13,7 +13,6 @@ import msgspec
 from topowise.quantity import nano_value
 from topowise_scheduler.options.claims import capacity
 from topowise_scheduler.options.claims.allocated import AllocatedDevices
-from topowise_scheduler.options.claims.errors import AttemptError, NotModelledError
 from topowise_scheduler.options.claims.features import Features
 from topowise_scheduler.options.claims.inventory import Pool, PoolDevice, node_matches
 from topowise_scheduler.options.claims.objects import (
@@ -27,7 +26,7 @@ from topowise_scheduler.options.claims.objects import (
     ResourceClaim,
 )
 from topowise_scheduler.options.claims.selectors import Match, Selectors
-from topowise_scheduler.options.claims.work import Work
+from topowise_scheduler.options.claims.work import AttemptError, NotModelledError, Work
 from topowise_scheduler.verdicts.kube_scheduler import Node
 
 MOST_RESULTS: Final = 32

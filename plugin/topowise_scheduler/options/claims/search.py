@@ -19,11 +19,10 @@ from topowise.quantity import nano_value
 from topowise_scheduler.options.claims import capacity
 from topowise_scheduler.options.claims.allocated import Capacity
 from topowise_scheduler.options.claims.constraints import Constraint
-from topowise_scheduler.options.claims.errors import AttemptError, NotModelledError
 from topowise_scheduler.options.claims.inventory import Counters, Pool, PoolDevice, PoolID
 from topowise_scheduler.options.claims.objects import Device, DeviceID
 from topowise_scheduler.options.claims.requests import MOST_RESULTS, Alternatives, Context, Request
-from topowise_scheduler.options.claims.work import SEARCH_STEP
+from topowise_scheduler.options.claims.work import SEARCH_STEP, AttemptError, NotModelledError
 
 # Two function calls a device are on Python's stack.
 MOST_DEVICES: Final = 256

@@ -8,9 +8,8 @@ from typing import Final
 from topowise.bounded import Bounded
 from topowise_scheduler.options.claims.cel import values
 from topowise_scheduler.options.claims.cel.expressions import Expression, Input, input_of
-from topowise_scheduler.options.claims.errors import EvaluationError, NotModelledError
 from topowise_scheduler.options.claims.inventory import PoolDevice
-from topowise_scheduler.options.claims.work import Work
+from topowise_scheduler.options.claims.work import EvaluationError, NotModelledError, Work
 
 # What a character of a compiled expression takes at most, and the variables of a device with 32 attributes and
 # capacities; both are measured.

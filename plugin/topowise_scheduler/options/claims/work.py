@@ -1,10 +1,21 @@
-"""How much a prediction may compute. Pure."""
+"""How much a prediction may compute, and how it ends without a result. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from topowise_scheduler.options.claims.errors import NotModelledError
+
+class NotModelledError(Exception):
+    """The result is not known; the text names the feature."""
+
+
+class AttemptError(Exception):
+    """kube-scheduler ends the attempt to schedule the pod with this error."""
+
+
+class EvaluationError(Exception):
+    """A CEL expression fails in kube-scheduler, too; the text says why."""
+
 
 SEARCH_STEP: Final = 10
 """The units of a device that a search looks at. A unit is that of a CEL expression, about 0.4 us."""

@@ -10,9 +10,8 @@ scenario.py decides a scenario; search.py finds the smallest change. Nothing her
 from topowise_scheduler.overlay.plan.descriptions import read_machine
 from topowise_scheduler.overlay.plan.filling import Placed, fill
 from topowise_scheduler.overlay.plan.fleet import Fleet, Scheduler
-from topowise_scheduler.overlay.plan.inventory import inventory_of
+from topowise_scheduler.overlay.plan.inventory import inventory_of, pod_of
 from topowise_scheduler.overlay.plan.machines import regular, with_numa_nodes
-from topowise_scheduler.overlay.plan.pods import pod_of
 from topowise_scheduler.overlay.plan.scenario import decide, fleet_of
 from topowise_scheduler.overlay.plan.search import Found, smallest
 from topowise_scheduler.overlay.plan.values import (

@@ -1,16 +1,24 @@
-"""The inventory of a plan from the reports, Nodes and pods of a cluster."""
+"""The inventory of a plan from the reports, Nodes and pods of a cluster, or from amounts of pods without manifests."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from topowise.errors import TopowiseError
+from topowise.pods import Resources
 from topowise_scheduler.ledger.budgets import Budget
 from topowise_scheduler.overlay.plan.values import Inventory, NodeType, PlannedNode
 from topowise_scheduler.report import Report
 from topowise_scheduler.report.amounts_only import AmountsSource
 from topowise_scheduler.report.exact import ExactSource
-from topowise_scheduler.verdicts.kube_scheduler import NodeObject, Pod
+from topowise_scheduler.verdicts.kube_scheduler import Container, Metadata, NodeObject, Pod, Spec
+
+
+def pod_of(name: str, amounts: Mapping[str, str], *, namespace: str = "default") -> Pod:
+    """Returns a Guaranteed pod with a container that requests these quantities by resource."""
+    limits = dict(amounts)
+    container = Container("main", Resources(requests={**limits}, limits={**limits}))
+    return Pod(Metadata(name=name, namespace=namespace), Spec(containers=(container,)))
 
 
 def inventory_of(

@@ -23,8 +23,7 @@ from topowise.runtime import tls
 from topowise.runtime.cpu_allowance import Allowance, Paced
 from topowise.runtime.event_loop import UnpreparedError, sliced
 from topowise.runtime.listening import listen
-from topowise.runtime.log import kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import OncePerChange, kv
 from topowise.runtime.tasks import unending
 from topowise_scheduler.configuration import Extender, ReadOnly
 from topowise_scheduler.serve.extender.callers import Callers

@@ -24,8 +24,7 @@ from topowise.errors import ApiError, ParseError
 from topowise.kube import paths
 from topowise.kube.api import APPLY_PATCH, Api
 from topowise.kube.reflector import EventType, Reflector
-from topowise.runtime.log import kv
-from topowise.runtime.log_once import OncePerChange
+from topowise.runtime.log import OncePerChange, kv
 from topowise.steering import Request, Status
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.verdicts.engine import Candidates
-from topowise_scheduler.verdicts.strategies.allocations import INIT
-from topowise_scheduler.verdicts.strategies.placed_zones import PlacedZones
+from topowise_scheduler.verdicts.strategies.allocations import INIT, PlacedZones
 
 
 def in_one(candidates: Candidates) -> NDArray[np.bool_] | None:

@@ -10,17 +10,86 @@ near NUMA nodes are as near without prefer-closest-numa-nodes, which only affect
   which the Topology Manager may not find or not look for;
 - a resource that no zone of a node has is ignored there. Upstream then finds no zones;
 - a single zone is always closest, because its SLIT distance is 10 (ACPI 6.5, 5.2.17).
+
+Whether a set of NUMA nodes is a closest set of its size on its machine.
+
+All combinations of a size are compared at once, for all nodes: a table of members, and sums over pairs. Only tables of
+sizes that occur are built.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
+from itertools import combinations
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.verdicts.engine import Candidates
-from topowise_scheduler.verdicts.strategies.closest_zones import are_closest
 from topowise_scheduler.verdicts.strategies.scale import RAW_MAX
 from topowise_scheduler.verdicts.strategies.strategy import Strategy
+
+# Sums in memory at a time.
+_CELLS: Final = 1 << 17
+# Above this there are too many combinations, and kubelets align nothing (max-allowable-numa-nodes is 8 by default).
+_MAX_ZONES: Final = 16
+
+
+def are_closest(masks: NDArray[np.int64], distances: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """(nodes,) whether no combination of as many zones is closer, free or not (minAvgDistanceInCombinations).
+
+    `distances` are (zones, zones, nodes).
+    """
+    zones = distances.shape[0]
+    sizes = np.bitwise_count(masks)
+    # A single zone is as close to itself as any zone.
+    close = sizes <= 1
+    if zones > _MAX_ZONES:
+        return close
+    for size in np.unique(sizes[~close]).tolist():
+        for nodes in _chunks(np.flatnonzero(sizes == size), zones, size):
+            spans = _spans(distances.take(nodes, axis=2), size)
+            own = (_masks(zones, size)[:, None] == masks[nodes]).argmax(axis=0)
+            if spans.shape[1] == 1:
+                close[nodes] = spans[own, 0] == spans.min()
+            else:
+                close[nodes] = np.take_along_axis(spans, own[None], axis=0)[0] == spans.min(axis=0)
+    return close
+
+
+def _spans(distances: NDArray[np.int32], size: int) -> NDArray[np.int32]:
+    """(combinations, nodes), or (combinations, 1) for equal nodes: the sum of the distances between different members.
+
+    Upstream's averages include the distance to itself (nodesAvgDistance), which is always 10: the order is the same.
+    """
+    if (distances == distances[:, :, :1]).all():
+        distances = distances[:, :, :1]
+    members = _members(distances.shape[0], size)
+    both_ways = distances + distances.transpose(1, 0, 2)
+    total = np.zeros((len(members), distances.shape[2]), np.int32)
+    for first, second in combinations(members.T, 2):
+        total += both_ways[first, second]
+    return total
+
+
+def _chunks(nodes: NDArray[np.intp], zones: int, size: int) -> list[NDArray[np.intp]]:
+    step = max(1, _CELLS // len(_masks(zones, size)))
+    return [nodes[start : start + step] for start in range(0, nodes.size, step)]
+
+
+@lru_cache(maxsize=64)
+def _members(zones: int, size: int) -> NDArray[np.intp]:
+    """(combinations, size) the positions of the members."""
+    return np.array(list(combinations(range(zones), size)), np.intp)
+
+
+@lru_cache(maxsize=64)
+def _masks(zones: int, size: int) -> NDArray[np.int64]:
+    """(combinations,) as bit masks."""
+    masks: NDArray[np.int64] = (1 << _members(zones, size)).sum(axis=1).astype(np.int64)
+    return masks
+
 
 _PERCENT = RAW_MAX // 100
 # The kubelet's default of topologyManagerMaxNUMANodes, for nodes that do not report theirs.

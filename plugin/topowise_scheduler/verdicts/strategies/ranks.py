@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.verdicts.engine import Candidates
-from topowise_scheduler.verdicts.strategies.allocations import INIT
-from topowise_scheduler.verdicts.strategies.placed_zones import PlacedZones, Zones
+from topowise_scheduler.verdicts.strategies.allocations import INIT, PlacedZones, Zones
 
 Ranks = NDArray[np.int64]
 """(nodes,) 0 is the best. Of equal ranks, the strategy's own rule decides."""

@@ -13,7 +13,7 @@ from lab.node import described
 from lab.parts.claims import REFUSED_BIND, Seen
 from sandbox.machines import write_tree
 from topowise.claimed_devices import location
-from topowise_scheduler.options.claims.numa_nodes import numa_nodes_of
+from topowise_scheduler.options.claims.devices import numa_nodes_of
 from topowise_scheduler.serve.extender import binding
 
 DRIVER = "gpu.example.com"

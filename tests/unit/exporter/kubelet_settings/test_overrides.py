@@ -8,7 +8,7 @@ import pytest
 
 from topowise.errors import ConfigError
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise_exporter.kubelet.settings.overrides import Overrides
+from topowise_exporter.kubelet.settings.sources import Overrides
 
 READ = KubeletConfiguration(
     topologyManagerPolicy="restricted",

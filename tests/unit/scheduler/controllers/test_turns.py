@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduling import Service, pod
-from topowise_scheduler.controllers.turns import in_turn
+from topowise_scheduler.controllers.controller import in_turn
 from topowise_scheduler.ledger.pods.records import PodRecord
 
 

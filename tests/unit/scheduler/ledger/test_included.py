@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topowise_scheduler.ledger.node.included import Amounts, included
+from topowise_scheduler.ledger.node.confirmation import Amounts, included
 
 
 def cpus(*amounts: int) -> list[Amounts]:

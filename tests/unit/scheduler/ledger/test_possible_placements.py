@@ -23,7 +23,7 @@ from stories import table, tell
 from topowise import pods
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet
 from topowise_scheduler.kubelet.pod import PodView
-from topowise_scheduler.ledger.node.effort import EXACT
+from topowise_scheduler.ledger.node.exact_placements import EXACT
 from topowise_scheduler.ledger.node.pod_parts import holds_anything
 from topowise_scheduler.ledger.node.possible_placements import possible_placements
 

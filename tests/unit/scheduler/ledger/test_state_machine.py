@@ -28,8 +28,7 @@ from ledger_check import check_ledger
 from scheduling import Service, decoded, exact, kubelet, pod
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.node.node_state import NodeState
-from topowise_scheduler.ledger.pods.booking_state import BookingState
-from topowise_scheduler.ledger.pods.pod_states import PodState, PodStates, State
+from topowise_scheduler.ledger.pods.pod_states import BookingState, PodState, PodStates, State
 
 NODES = ("n1", "n2")
 NAMES = ("a", "b", "c")

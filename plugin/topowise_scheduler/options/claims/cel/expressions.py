@@ -13,8 +13,8 @@ from topowise.errors import ParseError
 from topowise_scheduler.options.claims import semver
 from topowise_scheduler.options.claims.cel.parser import Evaluate, Parser
 from topowise_scheduler.options.claims.cel.values import Domains, Quantity, Run, Version
-from topowise_scheduler.options.claims.errors import EvaluationError
 from topowise_scheduler.options.claims.objects import Device, DeviceAttribute
+from topowise_scheduler.options.claims.work import EvaluationError
 
 _FIELDS: Final = frozenset(("driver", "attributes", "capacity"))
 _SHARED: Final = "allowMultipleAllocations"

@@ -27,7 +27,7 @@ from topowise_scheduler.options.claims.cel.values import (
     integer,
     no_overload,
 )
-from topowise_scheduler.options.claims.errors import EvaluationError, NotModelledError
+from topowise_scheduler.options.claims.work import EvaluationError, NotModelledError
 
 Function = Callable[..., Any]
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from topowise import quantity
 from topowise_scheduler.options.claims.cel import functions, values
 from topowise_scheduler.options.claims.cel.values import Optional, Run, Uint
-from topowise_scheduler.options.claims.errors import EvaluationError, NotModelledError
+from topowise_scheduler.options.claims.work import EvaluationError, NotModelledError
 
 LONGEST: Final = 10 * 1024
 """The most characters of an expression (CELSelectorExpressionMaxLength)."""

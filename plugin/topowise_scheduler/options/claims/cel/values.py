@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from topowise import quantity
 from topowise_scheduler.options.claims import semver
-from topowise_scheduler.options.claims.errors import EvaluationError, NotModelledError
+from topowise_scheduler.options.claims.work import EvaluationError, NotModelledError
 
 MOST_UNITS: Final = 10_000
 """The most units of an evaluation, about 3 ms. A unit is a step of the evaluation, or some characters or elements that

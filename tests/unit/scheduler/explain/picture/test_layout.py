@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from topowise_scheduler.explain.picture import Picture, svg, terminal
-from topowise_scheduler.explain.picture.bars import apportioned
 from topowise_scheduler.explain.picture.contents import (
     Cache,
     Core,
@@ -27,6 +26,7 @@ from topowise_scheduler.explain.picture.contents import (
 )
 from topowise_scheduler.explain.picture.layout import lay_out
 from topowise_scheduler.explain.picture.measures import PIXELS, Measures, characters
+from topowise_scheduler.explain.picture.rows import apportioned
 from topowise_scheduler.explain.picture.scene import Box, Text
 
 MEDIA = {

@@ -6,9 +6,8 @@ from collections import Counter
 
 import pytest
 
-from topowise_scheduler.overlay.scale_up import lifecycle
-from topowise_scheduler.overlay.scale_up.budget import Budget, Limits
-from topowise_scheduler.overlay.scale_up.lifecycle import Facts
+from topowise_scheduler.overlay.scale_up import budget
+from topowise_scheduler.overlay.scale_up.budget import Budget, Facts, Limits
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels
 from topowise_scheduler.overlay.scale_up.placeholders import Outcome, Placeholder, PodName
 
@@ -113,4 +112,4 @@ BOUGHT = placeholder(node="n1")
     ],
 )
 def test_the_end_of_a_placeholder(item: Placeholder, facts: Facts, outcome: str) -> None:
-    assert lifecycle.end_of(item, facts).outcome == outcome
+    assert budget.end_of(item, facts).outcome == outcome
