@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from topowise_scheduler.explain.capacity import Room
 from topowise_scheduler.explain.explanation import NodeExplanation
 from topowise_scheduler.explain.text import first_of
+
+if TYPE_CHECKING:
+    # Not at run time: the list of nodes starts without numpy.
+    from topowise_scheduler.explain.capacity import Room
 
 MOST_ROWS: Final = 20
 """The most nodes with a row each."""
