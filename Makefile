@@ -21,7 +21,7 @@ demo: venv ## A five-node cluster on loopback: exporters, scheduler, verdicts. K
 demo-stop: venv ## Stops the demo that make demo KEEP=1 left running.
 	@$(BIN)/python -m demo --stop
 
-test: venv ## Unit, contract and integration tests of what ships (three minutes on 2 cores).
+test: venv ## Unit, contract and integration tests of what ships (two minutes on 2 cores).
 	@$(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist worksteal $(ARGS)
 
 nightly: venv ## What make test leaves out, part by part: tools, thorough, cluster, browser, storms, kubectl, fuzz, soak, mutants, bench, e2e; PART=.
