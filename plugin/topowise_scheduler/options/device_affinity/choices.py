@@ -7,7 +7,9 @@ combination of such options is an admission of its own. Nothing depends on the o
 are combined without further admissions.
 
 Invariant: with `is_complete`, the iterator yields every set of devices that the kubelet may allocate. A device of an
-unconfirmed holder may be free and a free device may be allocated, so both belong to the options.
+unconfirmed holder may be free and a free device may be allocated, so both belong to the options. An init container
+leaves its devices to later containers, so where free devices stand for those of an unconfirmed holder there, the later
+allocations of the model are not those of the kubelet.
 """
 
 from __future__ import annotations
@@ -57,6 +59,11 @@ class _Option(NamedTuple):
     counts: ClassCounts
     devices: DeviceSet
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the free devices are of these classes themselves."""
+        return all((device_class.devices & self.devices).bit_count() == number for device_class, number in self.counts)
+
 
 class KnownDevices(NamedTuple):
     """What is known of a node's devices beside the model's state: PCI functions by id, devices by resource whose
@@ -89,6 +96,7 @@ class Choices:
         }
         names = [container.name for container in pod.containers if any(map(container.limits.get, tables))]
         self._last = names[-1] if names else ""
+        self._leaves_devices = {container.name for container in pod.containers if container.kind == "init"}
         ids = [device for resource in resources & tables.keys() for device in tables[resource].ids]
         self._uses = Counter(known.places[device].address for device in ids if device in known.places)
         self._classes = {resource: tuple(self._classify(resource, table)) for resource, table in tables.items()}
@@ -134,6 +142,8 @@ class Choices:
             if at == len(self._path):
                 self._path.append(0)
             options = options[self._path[at] : self._path[at] + 1]
+            if choice.container in self._leaves_devices and not options[0].is_exact:
+                self.is_complete = False
         if choice.resource in self._resources:
             self._open.append((choice.container, options))
         return options[0].devices

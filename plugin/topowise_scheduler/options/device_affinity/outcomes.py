@@ -152,7 +152,7 @@ def judge(
             if tally.is_settled:
                 return tally.judged()
         if not choices.is_complete:
-            tally.doubt = "there are too many choices to examine"
+            tally.doubt = "not all choices can be examined"
         elif any(unconfirmed.values()) and len(state.node_ids) > 1 and policy not in _COVERED_POLICIES:
             tally.doubt = "no report has confirmed the placement of its newest pods"
     return tally.judged()

@@ -216,3 +216,20 @@ def test_too_many_choices_are_no_promise() -> None:
         }
         verdict = judge(read(f"{GPU}: pcie-switch"), needs, [node], lambda _: view, Devices(places), Settings())
         assert verdict.outcomes == (outcome,)
+
+
+def test_an_init_container_may_leave_devices_of_a_pod_that_is_only_predicted() -> None:
+    """The kubelet gives a container the devices of the pod's init container first, so these are no free choice."""
+    listed = tuple(Device(f"g{at}", (min(at, 1),)) for at in range(3))
+    numa = tuple(NumaNode(at, GIB, (Core(at, (at,)),), {}, (10, 20)) for at in (0, 1))
+    node = Kubelet(Machine(numa=numa, devices=(DevicePlugin(GPU, listed, "first"),)), KubeletConfiguration())
+    one, two = (pods.Resources(limits={GPU: count}) for count in (1, 2))
+    assert node.admit(pods.Pod(pods.Metadata("h", "d", "h"), pods.Spec((pods.Container("c", one),)))).admitted
+    paths = (PATHS[2], PATHS[5], PATHS[2])
+    places = {f"g{at}": Located(f"0000:0{at}:00.0", Place(tuple(path.split("/")), 0)) for at, path in enumerate(paths)}
+    for before in ((), (pods.Container("i", two),)):
+        needs = pods.needs(pods.Pod(pods.Metadata("p", "d", "u"), pods.Spec((pods.Container("c", two),), before)))
+        devices = Devices(places, ["h"])
+        terms = read(f"{GPU}: pcie-switch")
+        verdict = judge(terms, needs, [node], lambda state, needs=needs: state.view("u", needs), devices, Settings())
+        assert verdict.outcomes[0] in ("possible", "unknown"), before
