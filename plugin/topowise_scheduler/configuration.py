@@ -222,6 +222,18 @@ class Nominator(Section, frozen=True):
     """The values of `spec.schedulerName` whose pods are nominated."""
 
 
+class Placement(Section, frozen=True):
+    """Pods with the scheduling gate `topowise.io/placement`: the leader chooses their nodes, and any kube-scheduler
+    binds them; docs/how-to/placement.md."""
+
+    enabled: bool = False
+    """Needs the rights to patch and delete pods, limited by ValidatingAdmissionPolicies to what a placement writes."""
+    form: Literal["required", "nominated"] = "required"
+    """How kube-scheduler learns the node. `required`: by a required node affinity, in one write; nodes that belong to
+    an autoscaler's group are nominated all the same. `nominated`: by `status.nominatedNodeName`, which leaves nothing
+    in the pod, costs a second write, and lets kube-scheduler choose another node if this one is full."""
+
+
 class Preemptor(Section, frozen=True):
     """Evicts pods of lower priority for a pod that waits for its alignment only, as kube-scheduler does from 1.38 on;
     docs/how-to/preemption.md."""
@@ -359,6 +371,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     startup_taint: StartupTaint = msgspec.field(default_factory=StartupTaint)
     refused_pods: RefusedPods = msgspec.field(default_factory=RefusedPods)
     nominator: Nominator = msgspec.field(default_factory=Nominator)
+    placement: Placement = msgspec.field(default_factory=Placement)
     preemptor: Preemptor = msgspec.field(default_factory=Preemptor)
     scale_up: ScaleUp = msgspec.field(default_factory=ScaleUp)
     kueue: Kueue = msgspec.field(default_factory=Kueue)
