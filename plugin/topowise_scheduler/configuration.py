@@ -212,16 +212,6 @@ class RefusedPods(Section, frozen=True):
     delete pods and to create events."""
 
 
-class Nominator(Section, frozen=True):
-    """Nominates waiting pods before kube-scheduler schedules them (`status.nominatedNodeName`), so that kube-scheduler
-    checks a single node; docs/how-to/nominator.md."""
-
-    enabled: bool = False
-    """Needs the right to patch the status of pods."""
-    scheduler_names: tuple[str, ...] = ("topowise-scheduler",)
-    """The values of `spec.schedulerName` whose pods are nominated."""
-
-
 class Placement(Section, frozen=True):
     """Pods with the scheduling gate `topowise.io/placement`: the leader chooses their nodes, and any kube-scheduler
     binds them; docs/how-to/placement.md."""
@@ -346,7 +336,7 @@ class Ui(Section, frozen=True):
 
 
 class LeaderElection(Section, frozen=True):
-    """Every replica answers requests; only the leader requeues and nominates pods and runs the other controllers."""
+    """Every replica answers requests; only the leader requeues and places pods and runs the other controllers."""
 
     enabled: bool = False
     """By the Lease `topowise-scheduler-requeue` in the own namespace, or $POD_NAMESPACE. A single replica needs no
@@ -370,7 +360,6 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     exporters: Exporters = msgspec.field(default_factory=Exporters)
     startup_taint: StartupTaint = msgspec.field(default_factory=StartupTaint)
     refused_pods: RefusedPods = msgspec.field(default_factory=RefusedPods)
-    nominator: Nominator = msgspec.field(default_factory=Nominator)
     placement: Placement = msgspec.field(default_factory=Placement)
     preemptor: Preemptor = msgspec.field(default_factory=Preemptor)
     scale_up: ScaleUp = msgspec.field(default_factory=ScaleUp)

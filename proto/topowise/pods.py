@@ -112,6 +112,12 @@ class Affinity(msgspec.Struct, frozen=True, gc=False):
     podAntiAffinity: PodAffinity | None = None
 
 
+class SchedulingGate(msgspec.Struct, frozen=True, gc=False):
+    """A gate: no scheduler looks at the pod while it has one."""
+
+    name: str = ""
+
+
 class Spec(msgspec.Struct, frozen=True, gc=False):
     containers: tuple[Container, ...] | None = ()
     initContainers: tuple[Container, ...] | None = ()
@@ -123,6 +129,7 @@ class Spec(msgspec.Struct, frozen=True, gc=False):
     schedulingGroup: SchedulingGroup | None = None
     affinity: Affinity | None = None
     resourceClaims: tuple[PodResourceClaim, ...] | None = None
+    schedulingGates: tuple[SchedulingGate, ...] | None = None
 
 
 class Condition(msgspec.Struct, frozen=True, gc=False):

@@ -18,10 +18,8 @@ from topowise import pods
 from topowise.kube.api import Api
 from topowise_scheduler.configuration import Preemptor as Settings
 from topowise_scheduler.controllers.alignment import AlignmentPreemption
-from topowise_scheduler.controllers.nomination import nominate
 from topowise_scheduler.controllers.preemptor import Preemptor
 from topowise_scheduler.ledger.budgets import Budgets, decode_budget
-from topowise_scheduler.ledger.pods.records import NOMINATED_ANNOTATION
 
 pytestmark = pytest.mark.own_time
 
@@ -83,12 +81,6 @@ class Cluster:
     def nominated(self) -> str:
         pods = {pod["metadata"]["name"]: pod for pod in self.server.store.objects("pods")}
         return str(pods["wide"]["status"].get("nominatedNodeName") or "")
-
-    @property
-    def ahead(self) -> str:
-        """The node in the nominator's annotation."""
-        pods = {pod["metadata"]["name"]: pod for pod in self.server.store.objects("pods")}
-        return str((pods["wide"]["metadata"].get("annotations") or {}).get(NOMINATED_ANNOTATION, ""))
 
     @contextlib.asynccontextmanager
     async def preempting(self, **settings: Any) -> AsyncIterator[None]:
@@ -224,28 +216,6 @@ async def test_no_pod_is_evicted_while_a_chosen_victim_already_ends(cluster: Clu
     await cluster.wait_for_room("3")
     await cluster.api.request("DELETE", f"{PODS}/b")
     assert await left_alone(cluster)
-
-
-async def test_a_pod_nominated_ahead_is_left_alone(cluster: Cluster) -> None:
-    """The nominator has nominated the pod and maintains that nomination itself."""
-    await cluster.fill(("a", "2", 5), ("b", "2", 1))
-    await cluster.wait_for_room("3")
-    (record,) = cluster.service.ledger.waiting.values()
-    assert await nominate(cluster.api, record, "n1", version=record.status.version, ahead=True)
-    before = cluster.names
-    async with cluster.preempting():
-        await asyncio.sleep(2.3)
-    assert (cluster.names, cluster.nominated) == (before, "n1")
-    assert cluster.ahead == "n1"
-
-
-async def test_a_nomination_of_the_preemptor_is_not_taken_for_a_nomination_ahead(cluster: Cluster) -> None:
-    """The new nomination removes an annotation of an earlier nomination for the same node."""
-    await cluster.fill(("a", "2", 5), ("b", "2", 1))
-    await cluster.wait_for_room("3", annotations={NOMINATED_ANNOTATION: "n1"})
-    async with cluster.preempting():
-        await assert_eventually(lambda: cluster.nominated == "n1")
-    assert not cluster.ahead
 
 
 class Steps:

@@ -245,7 +245,7 @@ class Service:
         self,
         strategy: str = "LeastAllocated",
         *,
-        nominates: Iterable[str] = (),
+        places: bool = False,
         seen: Callable[[pods.Pod], None] | None = None,
         clock: Clock | None = None,
         **options: Any,
@@ -253,7 +253,7 @@ class Service:
         self.clock = clock or Clock()
         self.engine = Engine()
         self.ledger = Ledger(self.engine, self.clock, **{"markers": lambda name: 512, "steers": True, **options})
-        self.records = Records(tuple(nominates), seen, recognises("topowise-system", EXPORTER_LABELS))
+        self.records = Records(places=places, seen=seen, is_exporter=recognises("topowise-system", EXPORTER_LABELS))
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()))
         self.nodes = Nodes()
         self.trial = Trial(self.ledger, self.answers, self.nodes)

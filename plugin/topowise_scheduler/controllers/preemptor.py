@@ -149,7 +149,7 @@ class Preemptor:
         pod = await self._get(record)
         nominated = "" if pod is None or pod.status is None else pod.status.nominatedNodeName
         if pod is None or nominated not in ("", self._nominated.get(record.uid)):
-            # Another writer handles the pod: kube-scheduler while it evicts, or the nominator.
+            # Another writer handles the pod, such as kube-scheduler while it evicts.
             return
         spared = set(self._static_uids).union(*(going.victims for going in self._evictions.values()))
         try:

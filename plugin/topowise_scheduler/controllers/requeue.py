@@ -239,6 +239,9 @@ class Requeuer:
         """Fills `groups` with the waiting pods, groups by priority and age; yields between steps."""
         by_key: _Groups = {}
         for record in list(self._ledger.waiting.values()):
+            if record.status.gates:
+                # No scheduler looks at it.
+                continue
             claims = (record.namespace, *record.claims) if record.claims else ()
             by_key.setdefault((record.shape, record.priority, record.demands, claims), []).append(record)
             yield

@@ -14,8 +14,8 @@ from topowise import pods
 from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.ledger.node.history import Entry, Evidence
 from topowise_scheduler.ledger.node.node_state import NodeState
-from topowise_scheduler.ledger.pods.nominations import Nominations
-from topowise_scheduler.ledger.pods.pod_states import BookingState, PodState, PodStates
+from topowise_scheduler.ledger.pods.placements import Placements
+from topowise_scheduler.ledger.pods.pod_states import BookingState, PodState, PodStates, State
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.lower_priority_pods import LowerPriorityPods
 from topowise_scheduler.ledger.rows.node_states import NodeStates
@@ -29,8 +29,8 @@ class Bookings:
         self._clock = clock
         self.pods = PodStates()
         """Where each pod is or is expected; changed here alone."""
-        self.nominations = Nominations(clock)
-        """The pods that this project has nominated."""
+        self.placements = Placements(clock)
+        """The pods that this project places, until they are bound."""
         self.node_states = NodeStates(engine, clock, self._prepare)
         """What each node is."""
         self._lower_priority = LowerPriorityPods(
@@ -53,7 +53,7 @@ class Bookings:
             entry = self._entry(record, needs or record.needs, after, was_there=not is_news)
             # A bind of a pod that was reserved changes nothing on the node, so the engine need not be told.
             if node_state.put(entry, is_news=is_news) or after is BookingState.NOMINATED:
-                self.node_states.publish(name, node_state, better=False, is_ahead=entry.ahead)
+                self.node_states.publish(name, node_state, better=False)
 
     def leave(self, uid: str, state: PodState, *, is_end: bool = False) -> None:
         """Moves a pod off its node; `is_end`: the pod has ended."""
@@ -71,9 +71,15 @@ class Bookings:
         if pod.nominated != name:
             self.move(record, msgspec.structs.replace(pod, nominated=name))
 
+    def place(self, record: PodRecord, name: str, until: float, steered: int | None) -> None:
+        """Expects a pod that this service has placed on a node, until it is bound (seconds, monotonic)."""
+        pod = self.pods.of(record.uid)
+        if pod.node != name or pod.state is not State.RESERVED:
+            record = msgspec.structs.replace(record, steered=steered)
+            self.move(record, PodState(name, State.RESERVED, record.status.nominated, until))
+
     def drop_report(self, name: str, node_state: NodeState) -> None:
         """Forgets the report of a node. Its pods stay."""
-        self.nominations.review_node(name)
         self._lower_priority.drop(name)
         self.node_states.drop_report(name, node_state)
 
@@ -85,8 +91,7 @@ class Bookings:
         return () if node_state is None else node_state.history.expected
 
     def _prepare(self, name: str) -> None:
-        """Pods that the service has nominated come soon, and hardly any pod of a higher priority before them."""
-        self._lower_priority.prepare(name, len(self.pods.nominated) - len(self.nominations))
+        self._lower_priority.prepare(name, len(self.pods.nominated))
 
     def _drop(self, uid: str, name: str, *, is_end: bool) -> None:
         node_state = self.node_states.of(name)
@@ -107,5 +112,4 @@ class Bookings:
             needs,
             state,
             Evidence(now, now if record.status.acknowledged else None, was_there),
-            ahead=state is BookingState.NOMINATED and self.nominations.of(record.uid) is not None,
         )

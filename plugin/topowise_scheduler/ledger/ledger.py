@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from math import inf
 from typing import Final
 
 import msgspec
@@ -30,7 +31,6 @@ from topowise_scheduler.ledger.pods.attracting_pods import AttractingPods
 from topowise_scheduler.ledger.pods.exporter_pods import ExporterPods, ExporterSettings
 from topowise_scheduler.ledger.pods.pod_states import NOWHERE, PodState, State, bound
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.ledger.pods.scheduling_queue import SchedulingQueue
 from topowise_scheduler.ledger.reservations import Reservations
 from topowise_scheduler.options.device_affinity import Settings
 from topowise_scheduler.verdicts.engine import Engine
@@ -43,8 +43,6 @@ _MAX_NOT_SENT_BYTES: Final = 16 << 20
 _NO_PODS: Final[Mapping[str, PodRecord]] = {}
 _DEFAULT_SETTINGS: Final = Settings()
 _DEFAULT_EXPORTERS: Final = ExporterSettings()
-# What became of a nomination of the service, by whether it was honoured; as events are counted.
-_ENDS: Final = {True: "nomination_honoured", False: "nomination_elsewhere", None: "nomination_late"}
 
 
 class Ledger:
@@ -79,8 +77,8 @@ class Ledger:
         """Where each pod is or is expected; to be read."""
         self.node_states = self._bookings.node_states
         """What each node is."""
-        self.nominations = self._bookings.nominations
-        """The pods that this project has nominated."""
+        self.placements = self._bookings.placements
+        """The pods that this project places, until they are bound."""
         self.exporters = ExporterPods()
         """The pods of exporters, by node."""
         self.attracting = AttractingPods()
@@ -109,8 +107,6 @@ class Ledger:
         """Pods that are expected by an answer of the service."""
         self.late_reports = LateReports(clock)
         """Reports of nodes that report too much."""
-        self.queue = SchedulingQueue(clock)
-        """Pending pods that may be nominated."""
         self.refused: dict[str, PodRecord] = {}
         """By uid, pods that a kubelet has refused and that are still there."""
         self.waiting: dict[str, PodRecord] = {}
@@ -154,8 +150,7 @@ class Ledger:
             self._put_pending(record)
             return
         self.stop_waiting(uid)
-        self.queue.drop(uid)
-        self._end_nomination(record)
+        self._end_placement(record)
         if record.status.stage == "ended":
             self._put_ended(record, is_news=is_news)
         else:
@@ -166,8 +161,7 @@ class Ledger:
         self.exporters.drop(uid)
         self.attracting.put(uid, ())
         self.stop_waiting(uid)
-        self.queue.drop(uid)
-        self.nominations.drop(uid)
+        self.placements.drop(uid)
         self.reservations.queried.pop(uid)
         self.reservations.unverified_pods.note_gone(uid)
         # A refused pod stays in `refused` until it is deleted, so that its refusal counts once.
@@ -211,8 +205,6 @@ class Ledger:
 
     def remember(self, record: PodRecord) -> None:
         """A question is about the pod; its bind will only name it."""
-        self.queue.drop(record.uid)
-        self.nominations.note_queried(record)
         self.reservations.note_queried(record)
 
     def remembered(self, uid: str) -> PodRecord | None:
@@ -226,27 +218,25 @@ class Ledger:
             self._set_waiting_beside(record, waits=False)
         self._not_sent.pop(uid)
 
-    def nominate(self, record: PodRecord, name: str) -> None:
-        """Expects a pod on a node, on which it was found to fit just now, once kube-scheduler comes to it. The caller
-        writes the nomination to the pod; without an event that shows it, it ends by itself (nominations.py)."""
-        self.queue.drop(record.uid, is_taken=False)
-        self.nominations.decide(record, name)
-        self._bookings.nominate(record, name)
-        if (node_state := self.node_states.of(name)) is not None:
-            node_state.note_judged(record.uid)
+    def place(self, record: PodRecord, name: str) -> None:
+        """Expects a gated pod on a node, on which it was found to fit just now; "" if kube-scheduler is to choose one.
+        The caller writes that to the pod; without an event that shows it, it ends by itself (placements.py)."""
+        self.stop_waiting(record.uid)
+        self.placements.decide(record, name)
+        if name:
+            self.reservations.place(record, name)
+            if (node_state := self.node_states.of(name)) is not None:
+                node_state.note_judged(record.uid)
 
-    def withdraw(self, uid: str) -> None:
-        """Ends a nomination of the service."""
-        if (nomination := self.nominations.of(uid)) is not None:
-            self.nominations.drop(uid)
-            self._bookings.nominate(nomination.record, "")
-
-    def keeps_nominated(self, record: PodRecord, name: str) -> bool:
-        """Returns whether a pod that is nominated for a node still has its place there."""
-        node_state = self.node_states.of(name)
-        if node_state is None or self.gates.standing(record, name):
-            return False
-        return node_state.history.entry(record.uid) is not None and node_state.is_placed(record.uid)
+    def retract(self, uid: str) -> None:
+        """A placement was not written: the pod waits again, unless an event has told what became of it."""
+        placement = self.placements.of(uid)
+        if placement is None or not self.placements.retract(uid):
+            return
+        pod = self.pods.of(uid)
+        if pod.state is State.RESERVED:
+            self._bookings.leave(uid, pod.left())
+        self._put_waiting(placement.record)
 
     # Time
 
@@ -261,10 +251,9 @@ class Ledger:
         now = self.clock()
         for uid in self.pods.unlisted(now - _UNLISTED_S):
             self.drop_pod(uid)
-        # The write of the nomination failed silently, so the pod waits for kube-scheduler again.
-        for record in self.nominations.unobserved():
-            self.withdraw(record.uid)
-            self.queue.put(record)
+        # The write of the placement has failed silently, so the pod waits again.
+        for uid in self.placements.unseen():
+            self.retract(uid)
         for name in self.gates.quarantine.expire(now):
             self.node_states.note_change(name)
             self.node_states.note_improved(name)
@@ -292,6 +281,18 @@ class Ledger:
         if self.pods.of(record.uid).is_assigned:
             # The service has bound the pod, which this event does not know of yet.
             return
+        self._put_waiting(record)
+        node = self.placements.observe(record)
+        # A pod without readable amounts cannot be placed by the model, so it is expected nowhere.
+        is_readable = record.needs is not None
+        if node and is_readable:
+            self.reservations.place(record, node)
+        elif (pod := self.pods.of(record.uid)).state is State.RESERVED and pod.until == inf:
+            # It has lost its placement.
+            self._bookings.leave(record.uid, pod.left())
+        self._bookings.nominate(record, record.status.nominated if is_readable else "")
+
+    def _put_waiting(self, record: PodRecord) -> None:
         if record.status.waits and record.needs is not None:
             self.began_to_wait += record.uid not in self.waiting
             self.waiting[record.uid] = record
@@ -302,10 +303,6 @@ class Ledger:
             self.stop_waiting(record.uid)
             if record.status.tried and (record.needs is not None or record.is_too_large):
                 self._not_sent.put(record.uid, record)
-        self.queue.put(record)
-        nominated = self.nominations.observe(record)
-        # A pod without readable amounts cannot be placed by the model, so it is expected nowhere.
-        self._bookings.nominate(record, nominated if record.needs is not None else "")
 
     def _put_ended(self, record: PodRecord, *, is_news: bool) -> None:
         """A pod has ended by its status. Kubelets up to 1.33 list it until it is deleted."""
@@ -399,10 +396,12 @@ class Ledger:
             self.node_states.note_change(record.node)
             self._note_beside(record)
 
-    def _end_nomination(self, record: PodRecord) -> None:
+    def _end_placement(self, record: PodRecord) -> None:
         """The pod is bound, or has ended."""
-        if self.nominations.of(record.uid) is not None:
-            self.events[_ENDS[self.nominations.note_bound(record)]] += 1
+        placement = self.placements.of(record.uid)
+        if placement is not None and placement.node and record.node:
+            self.events["placement_bound" if record.node == placement.node else "placement_elsewhere"] += 1
+        self.placements.bind(record)
         self._bookings.nominate(record, "")
 
     def _put_refusal(self, record: PodRecord, *, is_predicted: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
+from math import inf
 from typing import Final
 
 import msgspec
@@ -177,10 +178,16 @@ class Reservations:
         self._bookings.move(record, reserved, needs=needs)
         return None
 
+    def place(self, record: PodRecord, name: str) -> None:
+        """Expects a pod that this service has placed on a node, until an event says otherwise."""
+        node_state = self._bookings.node_states.of(name)
+        if not self._pods.of(record.uid).is_assigned and node_state is not None and node_state.kubelet is not None:
+            self._bookings.place(record, name, inf, self._gates.numa_node.expected_on(record, name))
+
     def release(self, uid: str) -> None:
-        """Ends the reservation of a pod, if it has one."""
+        """Ends the reservation of a pod, if it has one; a placed pod keeps its place until it is bound."""
         pod = self._pods.of(uid)
-        if pod.state is State.RESERVED:
+        if pod.state is State.RESERVED and pod.until < inf:
             self._bookings.leave(uid, pod.left())
 
     def assume(self, record: PodRecord, needs: pods.Needs, name: str) -> Refusal | None:

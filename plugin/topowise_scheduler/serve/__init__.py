@@ -41,12 +41,6 @@ async def _run(core: Core) -> int:
     leader = Leader(core)
     registry = metrics.registry(ledger, core.answers)
     metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: core.not_synced() is None)
-    metrics.watch(
-        registry,
-        "nominator_stopped_kinds",
-        "Pod classes that are not nominated for now, because kube-scheduler placed too many of their pods elsewhere.",
-        leader.stopped_classes,
-    )
     measured = http.Metrics(registry)
     shortage = metrics.watch_shortage(registry, ledger, core.view)
     if core.steering is not None:

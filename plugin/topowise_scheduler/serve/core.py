@@ -66,9 +66,9 @@ class Core:
         shows = settings.ui.enabled and bool(settings.read_only.port)
         self.decisions = Decisions(_DECISIONS, clock.wall) if shows else None
         self.records = Records(
-            settings.nominator.scheduler_names if settings.nominator.enabled else (),
-            None if self.decisions is None else self.decisions.seen,
-            recognises(exporters.namespace),
+            places=settings.placement.enabled,
+            seen=None if self.decisions is None else self.decisions.seen,
+            is_exporter=recognises(exporters.namespace),
         )
         self.budgets = Budgets()
         self.sources: list[Reflector[Any]] = reflectors(api, self.ledger, self.records, self.budgets, self.nodes)

@@ -14,7 +14,7 @@ from topowise.runtime import clock
 from topowise.runtime.tasks import unending
 from topowise_scheduler.controllers.admission_checks import AdmissionChecks
 from topowise_scheduler.controllers.alignment import AlignmentPreemption
-from topowise_scheduler.controllers.nominator import Cluster, Decisions, Nominator
+from topowise_scheduler.controllers.placement import Decisions, Placer
 from topowise_scheduler.controllers.preemptor import Preemptor
 from topowise_scheduler.controllers.refused_pods import RefusedPods
 from topowise_scheduler.controllers.requeue import Requeuer
@@ -42,8 +42,6 @@ class Leader:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        cluster = Cluster(core.ledger, core.answers, core.nodes, core.trial.requested)
-        self._decisions = Decisions(cluster, clock.monotonic)
         self._elector: Elector | None = None
         settings = core.settings
         self._workload_pods = WorkloadPods()
@@ -63,10 +61,6 @@ class Leader:
             is_leader=self._may_write,
             not_ready=core.not_synced,
         )
-
-    def stopped_classes(self) -> float:
-        """Returns how many pod classes the nominator does not nominate now."""
-        return self._decisions.backoff.stopped
 
     async def run(self) -> None:
         """Runs until cancelled. Without an election this replica is always the leader."""
@@ -104,9 +98,11 @@ class Leader:
         alignment = AlignmentPreemption(core.trial, core.budgets)
         requeuer = Requeuer(api, ledger, answers.fits, prepare=answers.fitting)
 
-        def nominate() -> Coroutine[Any, Any, None]:
-            # A new nominator for each term: writes that were under way when the lease was lost are dropped.
-            return Nominator(api, ledger, self._decisions, not_ready=core.not_synced).run()
+        def place() -> Coroutine[Any, Any, None]:
+            # A new placer for each term: writes that were under way when the lease was lost are dropped.
+            decisions = Decisions(core.trial, clock.monotonic, form=settings.placement.form)
+            settles = settings.leader_election.enabled
+            return Placer(api, ledger, decisions, settles=settles, not_ready=core.not_synced).run()
 
         def scale_up() -> Coroutine[Any, Any, None]:
             chosen = settings.scale_up
@@ -126,7 +122,7 @@ class Leader:
         controllers: dict[str, tuple[bool, Work]] = {
             "requeue": (settings.requeue.enabled, requeuer.run),
             "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, core.view).run),
-            "nominator": (settings.nominator.enabled, nominate),
+            "placement": (settings.placement.enabled, place),
             "unused reports": (True, UnusedReports(api, ledger).run),
             "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, core.nodes).run),
             "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),

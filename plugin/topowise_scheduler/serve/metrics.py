@@ -26,7 +26,7 @@ from topowise_scheduler.report import Report
 
 PREFIX = "topowise_scheduler"
 _NAME = f"{PREFIX}_"
-_NOMINATIONS = ("written", "honoured", "elsewhere", "late", "moved", "withdrawn", "conflict", "failed")
+_PLACEMENTS = ("written", "bound", "elsewhere", "conflict", "failed", "remade")
 _SCALE_UP = ("requested", "helped", "useless", "late", "taken", "unneeded")
 _REQUESTS = ("allocated", "lost", "withdrawn", "refused", "unanswered", "failed")
 _ALIGNMENTS: tuple[Outcome, ...] = ("aligned", "apart", "nothing", "unknown")
@@ -128,17 +128,14 @@ class Counts(Collector):
     def _controllers(self) -> Iterator[Metric]:
         ledger, events = self._ledger, self._ledger.events
         yield _count("requeued_pods", "Pods requeued after a node improved.", events["requeued"])
-        yield _gauge("nominated_pods", "Pods nominated by this service and not bound yet.", len(ledger.nominations))
-        yield _gauge(
-            "nominator_queue",
-            "Pods that kube-scheduler has not tried yet, if the nominator is enabled.",
-            len(ledger.queue),
-        )
+        placements = ledger.placements
+        yield _gauge("gated_pods", "Pods that wait for this service to place them.", placements.gated_count)
+        yield _gauge("placed_pods", "Pods placed by this service and not bound yet.", placements.placed_count)
         yield _counter(
-            "nominations",
-            "Nominations of this service by outcome.",
+            "placements",
+            "Placements of this service by outcome.",
             "outcome",
-            {outcome: events[f"nomination_{outcome}"] for outcome in _NOMINATIONS},
+            {outcome: events[f"placement_{outcome}"] for outcome in _PLACEMENTS},
         )
         yield _count(
             "startup_taints_removed",

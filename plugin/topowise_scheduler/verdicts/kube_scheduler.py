@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from topowise import digits, pods, quantity
+from topowise.placement import GATE
 from topowise.pods import Amounts, Needs
 from topowise.steering import RESOURCE as MARKER
 
@@ -187,9 +188,16 @@ class NodeSelector(msgspec.Struct, frozen=True, gc=False):
     nodeSelectorTerms: tuple[Term, ...] | None = ()
 
 
+class PreferredTerm(msgspec.Struct, frozen=True, gc=False):
+    """A preferred term, with its weight from 1 to 100."""
+
+    weight: int = 1
+    preference: Term = Term()
+
+
 class NodeAffinity(msgspec.Struct, frozen=True, gc=False):
     requiredDuringSchedulingIgnoredDuringExecution: NodeSelector | None = None
-    preferredDuringSchedulingIgnoredDuringExecution: tuple[Any, ...] | None = None
+    preferredDuringSchedulingIgnoredDuringExecution: tuple[PreferredTerm, ...] | None = None
 
 
 class Affinity(pods.Affinity, frozen=True, gc=False):
@@ -216,7 +224,6 @@ class Spec(pods.Spec, frozen=True, gc=False):
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] | None = None
     topologySpreadConstraints: tuple[Spread, ...] | None = None
-    schedulingGates: tuple[Any, ...] | None = None
     volumes: tuple[dict[str, Any], ...] | None = None
     hostNetwork: bool | None = None
     preemptionPolicy: str | None = None
@@ -283,7 +290,7 @@ def unexamined(spec: Spec) -> tuple[Unexamined, ...]:
         "volumes": any(source in ("persistentVolumeClaim", "ephemeral", "csi") for source in sources),
         "host ports": any(spec.hostNetwork or port.hostPort for port in ports),
         RESOURCE_CLAIMS: bool(spec.resourceClaims),
-        "scheduling gates": bool(spec.schedulingGates),
+        "scheduling gates": any(gate.name != GATE for gate in spec.schedulingGates or ()),
     }
     return tuple([words for words, is_required in requirements.items() if is_required])
 
@@ -399,6 +406,11 @@ def _unmatched(node: Node, spec: Spec) -> str | None:
 def selects(selector: NodeSelector, node: Node) -> bool:
     """Whether a node selector matches the node (nodeaffinity.NodeSelector.Match)."""
     return None in _missed_of_terms(node, selector)
+
+
+def prefers(term: PreferredTerm, node: Node) -> bool:
+    """Whether a preferred term matches the node; a term without requirements matches every node."""
+    return next(_missed(node, term.preference), None) is None
 
 
 def _missed_of_terms(node: Node, selector: NodeSelector) -> list[Requirement | None]:

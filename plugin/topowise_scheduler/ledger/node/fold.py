@@ -51,7 +51,7 @@ class Operation(NamedTuple):
     @property
     def step(self) -> tuple[object, bool]:
         """Returns the key, and whether the pod is taken to lie where it is predicted as it does not come soon."""
-        return self.key, self.is_nomination and self.entry is not None and not self.entry.ahead
+        return self.key, self.is_nomination
 
 
 class State(NamedTuple):

@@ -130,8 +130,6 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     state: BookingState
     seen: Evidence
     turn: int = 0
-    ahead: bool = False
-    """The service has nominated the pod ahead of kube-scheduler: it comes soon, and other pods must reckon with it."""
 
     @property
     def name(self) -> PodName:

@@ -140,7 +140,7 @@ class NodeState:
         self._turns += 1
         entry = _replace(entry, turn=self._turns)
         # From now on a pod that was only nominated by kube-scheduler may lie elsewhere than predicted.
-        is_foreseen = booked is not None and (booked.ahead or booked.state is BookingState.RESERVED)
+        is_foreseen = booked is not None and booked.state is BookingState.RESERVED
         history = self.history.without_entry(entry.uid)
         report = history.report
         settled = {}

@@ -158,7 +158,7 @@ def _is_predicted(entry: Entry, now: float) -> bool:
 
     A pod that was not reported for so long after its admission never will be: the exporter leaves it out.
     """
-    if entry.seen.listed is not None or (entry.state is BookingState.NOMINATED and not entry.ahead):
+    if entry.seen.listed is not None or entry.state is BookingState.NOMINATED:
         return False
     acknowledged = entry.seen.acknowledged
     return acknowledged is None or now - acknowledged <= ENDED_KEPT_S

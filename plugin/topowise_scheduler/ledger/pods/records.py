@@ -10,16 +10,17 @@ record that cannot be read has no `requests` and a `problem`, never requests tha
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from hashlib import blake2b
 from typing import Final, Literal
 from weakref import ReferenceType, WeakValueDictionary, ref
 
 import msgspec
 
-from topowise import pods
+from topowise import digits, pods
 from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
+from topowise.placement import GATE, GROUP, GROUP_SIZE, KUEUE_GROUP, KUEUE_GROUP_SIZE, PLACED_ON
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.predicates import LACKS_GATE
@@ -52,9 +53,9 @@ _MAX_AMOUNTS: Final = 4096
 _MAX_TEXT_BYTES: Final = 4 << 20
 # A term of eight labels.
 _TERM_BYTES: Final = 2048
-
-NOMINATED_ANNOTATION: Final = "topowise.io/nominated"
-"""The node that this service nominated; every client may write `status.nominatedNodeName`."""
+_OWN_GATE: Final = (GATE,)
+MAX_GROUP: Final = 1024
+"""Of more pods a group that is placed together cannot be."""
 
 PLACEHOLDER_SCHEDULER: Final = "topowise-placeholder"
 """schedulerName of placeholders (scale_up/), which no scheduler serves: they wait for nothing that a node has."""
@@ -65,8 +66,9 @@ Stage = Literal["pending", "assigned", "ended"]
 class PodStatus(msgspec.Struct, frozen=True, gc=False):
     """What has become of a pod, as of a `version` (metadata.resourceVersion).
 
-    `started`: RFC 3339. `nominated`: a node, `nominated_by_us` if this service wrote it (nominations.py). `waits`:
-    pending, and refused by an extender of this project. `tried`: kube-scheduler found no node for it. `acknowledged`:
+    `started`: RFC 3339. `nominated`: a node. `gates`: the names of its scheduling gates, `placed_on` the node that this
+    service has chosen for it. `waits`: pending, and refused by an extender of this project, or waiting for this
+    service alone to open its gate. `tried`: kube-scheduler found no node for it. `acknowledged`:
     the kubelet has accepted the pod. `runs`: containers have started. `leaving`: it is being deleted. `refusal`: the
     kubelet's reason for a refused pod. `exporter_ready`: whether this pod of an exporter is Ready, None for others.
     """
@@ -75,7 +77,8 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
     version: str
     started: str
     nominated: str = ""
-    nominated_by_us: bool = False
+    gates: tuple[str, ...] = ()
+    placed_on: str = ""
     waits: bool = False
     tried: bool = False
     acknowledged: bool = False
@@ -84,13 +87,18 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
     refusal: str = ""
     exporter_ready: bool | None = None
 
+    @property
+    def is_placeable(self) -> bool:
+        """Whether the pod waits for this service alone to choose its node (controllers/placement)."""
+        return self.gates == _OWN_GATE
+
 
 class Demands(msgspec.Struct, frozen=True, gc=False):
     """What the annotations of a pod demand of its node; a field for each option.
 
     `policy`: the Topology Manager policy. `affinity_terms`: how near devices are. `numa_node`: the id of the NUMA node.
     `numa_affinity`: the pods on whose NUMA node, or apart from which, the pod is to be. `claim_alignment`: near the
-    devices of its claims.
+    devices of its claims. `group_size`: of how many pods the group is with which it is to be placed, 0 for no group.
     """
 
     policy: policy_annotations.Demand = policy_annotations.NOTHING
@@ -98,6 +106,7 @@ class Demands(msgspec.Struct, frozen=True, gc=False):
     numa_node: int | None = None
     numa_affinity: tuple[PodTerm, ...] = ()
     claim_alignment: claim_annotation.Alignment | Literal[""] = ""
+    group_size: int = 0
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -119,7 +128,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `requests`: shared by pods with equal requests; None if they cannot be read, and `problem` says why. Annotations
     that cannot be read are ignored, but a question about the pod gets an error.
     `claims`: the names of its ResourceClaims, "" for a claim that is not generated yet.
-    `constraints`: known only of a pending pod that may be nominated, or for which kube-scheduler found no node.
+    `constraints`: known only of a pending pod that is to be placed, or for which kube-scheduler found no node.
     `attracts`: namespaces of the affinity terms by which kube-scheduler scores other pods (attracting_pods.py).
     `group`: names the gang that kube-scheduler places together.
     `steered`: the NUMA node of the marker devices while the kubelet admits the pod, which no API object has.
@@ -200,17 +209,18 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
 class Records:
     """Makes records, and keeps what they share. Not thread-safe.
 
-    `nominates`: schedulerNames of pods that the service nominates. `seen`: called with each decoded pod, before all but
-    its record is dropped. `is_exporter`: whether a pod is one of an exporter.
+    `places`: whether the service places gated pods. `seen`: called with each decoded pod, before all but its record is
+    dropped. `is_exporter`: whether a pod is one of an exporter.
     """
 
     def __init__(
         self,
-        nominates: Collection[str] = (),
+        *,
+        places: bool = False,
         seen: Callable[[pods.Pod], None] | None = None,
         is_exporter: Callable[[pods.Metadata], bool] = lambda _: False,
     ) -> None:
-        self._nominates = frozenset(nominates)
+        self._places = places
         self._seen = seen
         self._is_exporter = is_exporter
         # Weak: dropped with the last record that uses them.
@@ -229,11 +239,11 @@ class Records:
         if self._seen is not None:
             self._seen(pod)
         record = self.record(pod)
-        is_nominated_here = pod.spec.schedulerName in self._nominates and record.requests is not None
-        if record.status.stage != "pending" or not (is_nominated_here or record.status.tried):
+        is_gated = self._places and GATE in record.status.gates
+        if record.status.stage != "pending" or not (is_gated or record.status.placed_on or record.status.tried):
             return record
         constraints = constraints_of(kube_scheduler.decode(raw).spec)
-        if len(constraints.key) > _LARGEST_CONSTRAINTS and not is_nominated_here:
+        if len(constraints.key) > _LARGEST_CONSTRAINTS and not is_gated:
             return record
         shared = self._constraints.once(constraints.key, lambda: constraints)
         return msgspec.structs.replace(record, constraints=shared)
@@ -274,14 +284,16 @@ class Records:
     def _status(self, pod: pods.Pod, status: pods.Status) -> PodStatus:
         meta, spec = pod.metadata, pod.spec
         stage: Stage = "ended" if pod.is_terminal else "assigned" if spec.nodeName else "pending"
+        gates = tuple([sys.intern(gate.name) for gate in spec.schedulingGates or ()])
         return PodStatus(
             stage=stage,
             version=meta.resourceVersion,
             # Pods of one ReplicaSet start in the same seconds.
             started=sys.intern(status.startTime or meta.creationTimestamp or ""),
             nominated=status.nominatedNodeName,
-            nominated_by_us=_is_nominated_by_us(meta.annotations, status),
-            waits=stage == "pending" and _was_refused(status),
+            gates=gates,
+            placed_on=sys.intern((meta.annotations or {}).get(PLACED_ON, "")) if stage == "pending" else "",
+            waits=stage == "pending" and ((self._places and gates == _OWN_GATE) or _was_refused(status)),
             tried=stage == "pending" and spec.schedulerName != PLACEHOLDER_SCHEDULER and _was_tried(status),
             # The kubelet sets status.startTime with the first status (status_manager.go, updateStatusInternal).
             acknowledged=bool(status.startTime) or status.phase == "Running",
@@ -339,7 +351,26 @@ def demands_of(metadata: pods.Metadata, needs: pods.Needs) -> Demands:
         required_numa_node(annotations),
         pod_terms(annotations, metadata),
         claim_annotation.alignment_of(annotations),
+        _group_size(annotations),
     )
+
+
+def placement_group(record: PodRecord) -> str:
+    """Returns the group with which the pod is to be placed, with its namespace; "" for none."""
+    name = record.labels.get(GROUP) or record.labels.get(KUEUE_GROUP)
+    return f"{record.namespace}/{name}" if name and record.demands.group_size else ""
+
+
+def _group_size(annotations: Mapping[str, str]) -> int:
+    """Raises ParseError."""
+    for key in (GROUP_SIZE, KUEUE_GROUP_SIZE):
+        text = annotations.get(key)
+        if text is not None:
+            size = digits.int64(text)
+            if size is None or not 0 < size <= MAX_GROUP:
+                raise ParseError(f"annotation {key}", text, f"a number from 1 to {MAX_GROUP}")
+            return size
+    return 0
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -406,10 +437,4 @@ def _was_tried(status: pods.Status) -> bool:
     return any(
         condition.type == "PodScheduled" and condition.status == "False" and condition.reason != "SchedulingGated"
         for condition in status.conditions or ()
-    )
-
-
-def _is_nominated_by_us(annotations: dict[str, str] | None, status: pods.Status) -> bool:
-    return bool(status.nominatedNodeName and annotations) and (
-        (annotations or {}).get(NOMINATED_ANNOTATION) == status.nominatedNodeName
     )

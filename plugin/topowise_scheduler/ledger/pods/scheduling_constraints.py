@@ -1,7 +1,8 @@
-"""What the spec of a pending pod requires of nodes in kube-scheduler's own filters, as far as the nominator checks it.
+"""What the spec of a pending pod requires of nodes in kube-scheduler's own filters, and prefers, as far as it is
+checked here.
 
-Invariant: `unsupported` names every requirement that is not checked here. It also names a requirement by which
-kube-scheduler itself looks at one node only. Requirements of fields that this version does not know are not detected.
+Invariant: `unsupported` names every requirement that is not checked here. Requirements of fields that this version does
+not know are not detected.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from topowise_scheduler.verdicts.kube_scheduler import PREFER_NO_SCHEDULE, Affin
 _NODE_INDEPENDENT_VOLUMES: Final = frozenset(
     ("name", "configMap", "downwardAPI", "emptyDir", "gitRepo", "hostPath", "image", "nfs", "projected", "secret")
 )
+# As much as a preferred term of the greatest weight.
+_AVOIDED_TAINT: Final = 100
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -25,22 +28,24 @@ class SchedulingConstraints(msgspec.Struct, frozen=True, gc=False):
 
     `unsupported`: why kube-scheduler has to decide about the pod alone, "" if it need not.
     `unexamined`: the requirements on nodes that this service does not check.
-    `has_preferences`: the pod declares preferences about nodes.
-    `never_preempts`: kube-scheduler evicts no pod for it, so none of its nominations results from preemption.
     """
 
     spec: Spec
     key: bytes
     unsupported: str
-    has_preferences: bool
-    never_preempts: bool
     unexamined: tuple[str, ...] = ()
 
-    def excludes(self, node: kube_scheduler.Node, *, with_preferences: bool) -> bool:
-        """Returns whether these constraints exclude the node, or also prefer to avoid it (`with_preferences`)."""
-        if kube_scheduler.exclusion_of(node, self.spec) is not None:
-            return True
-        return with_preferences and any(self._avoids(taint) for taint in node.taints)
+    def excludes(self, node: kube_scheduler.Node) -> bool:
+        """Returns whether these constraints exclude the node."""
+        return kube_scheduler.exclusion_of(node, self.spec) is not None
+
+    def aversion(self, node: kube_scheduler.Node) -> int:
+        """Returns by how much the pod's preferred node affinity and the node's taints speak against the node: the
+        weights of the terms that it does not match."""
+        affinity = self.spec.affinity and self.spec.affinity.nodeAffinity
+        terms = () if not affinity else affinity.preferredDuringSchedulingIgnoredDuringExecution or ()
+        unmet = sum([term.weight for term in terms if not kube_scheduler.prefers(term, node)])
+        return unmet + _AVOIDED_TAINT * sum([self._avoids(taint) for taint in node.taints])
 
     def _avoids(self, taint: Taint) -> bool:
         tolerations = self.spec.tolerations or ()
@@ -50,21 +55,16 @@ class SchedulingConstraints(msgspec.Struct, frozen=True, gc=False):
 def constraints_of(spec: Spec) -> SchedulingConstraints:
     """Returns the constraints that a pod of this spec has."""
     node_affinity = spec.affinity and spec.affinity.nodeAffinity
-    # Preferences only order nodes, so the key says whether there are preferences, and not which.
-    required = None
-    if node_affinity:
-        required = msgspec.structs.replace(node_affinity, preferredDuringSchedulingIgnoredDuringExecution=None)
     selecting = Spec(
         nodeSelector=spec.nodeSelector,
-        affinity=Affinity(nodeAffinity=required) if required else None,
+        affinity=Affinity(nodeAffinity=node_affinity) if node_affinity else None,
         tolerations=spec.tolerations,
         schedulerName=spec.schedulerName,
         nodeName=spec.nodeName,
     )
-    unsupported, prefers, never_preempts = _unsupported(spec), _has_preferences(spec), spec.preemptionPolicy == "Never"
-    unexamined = kube_scheduler.unexamined(spec)
-    key = _encode([selecting, unsupported, prefers, never_preempts, unexamined])
-    return SchedulingConstraints(selecting, key, unsupported, prefers, never_preempts, unexamined)
+    unsupported, unexamined = _unsupported(spec), kube_scheduler.unexamined(spec)
+    key = _encode([selecting, unsupported, unexamined])
+    return SchedulingConstraints(selecting, key, unsupported, unexamined)
 
 
 def _unsupported(spec: Spec) -> str:
@@ -76,21 +76,4 @@ def _unsupported(spec: Spec) -> str:
             return "volumes"
     if spec.schedulingGroup or spec.workloadRef:
         return "gangs"
-    if spec.affinity and _selects_by_name(spec.affinity):
-        # kube-scheduler evaluates only these nodes, so a nomination saves nothing. Pods of a DaemonSet are such pods.
-        return "nodes by name"
     return ""
-
-
-def _selects_by_name(affinity: Affinity) -> bool:
-    nodes = affinity.nodeAffinity
-    required = None if nodes is None else nodes.requiredDuringSchedulingIgnoredDuringExecution
-    return required is not None and any(term.matchFields for term in required.nodeSelectorTerms or ())
-
-
-def _has_preferences(spec: Spec) -> bool:
-    affinity = spec.affinity or Affinity()
-    terms = (affinity.nodeAffinity, affinity.podAffinity, affinity.podAntiAffinity)
-    if any(term is not None and term.preferredDuringSchedulingIgnoredDuringExecution for term in terms):
-        return True
-    return any(constraint.whenUnsatisfiable == "ScheduleAnyway" for constraint in spec.topologySpreadConstraints or ())

@@ -44,6 +44,8 @@ class NodeStates:
         self.possible = PossibleRows(engine, self.number)
         """The possible states of nodes with uncertain pods."""
         self._improved: set[str] = set()
+        self.improvements = 0
+        """Number of times that a node may have come to have more room."""
         self._reshaped: set[str] = set()
 
     def of(self, name: str) -> NodeState | None:
@@ -115,6 +117,7 @@ class NodeStates:
     def note_improved(self, name: str) -> None:
         """Notes that a node may take pods that it has refused."""
         self._improved.add(name)
+        self.improvements += 1
 
     def note_bound_by_others(self) -> None:
         """Notes that another scheduler has bound a pod: any pod may come before pods on their way."""
@@ -132,9 +135,8 @@ class NodeStates:
 
     # Changing states
 
-    def publish(self, name: str, state: NodeState, *, better: bool = True, is_ahead: bool = False) -> None:
-        """Publishes a state that has changed. `better`: the node may have more room; `is_ahead`: only a pod that this
-        service has nominated came."""
+    def publish(self, name: str, state: NodeState, *, better: bool = True) -> None:
+        """Publishes a state that has changed. `better`: the node may have more room."""
         if state.kubelet is None:
             return
         self._changes.note(name)
@@ -142,11 +144,11 @@ class NodeStates:
         self._engine.put(name, state.kubelet)
         possible = state.possible(self._clock(), is_alone=self._is_alone)
         if possible is not None and (name in self.possible or not possible.is_sure):
-            self.possible.put(name, possible, later=is_ahead)
+            self.possible.put(name, possible)
         # After the engine has the state: the callback reads the new row.
         self._published(name)
         if better:
-            self._improved.add(name)
+            self.note_improved(name)
         log.log(V2, "Node changed", extra=kv(node=name, pods=state.history.count))
 
     def drop_report(self, name: str, state: NodeState) -> None:

@@ -2,9 +2,7 @@
 
 The engine judges the possible states of a node as nodes of their own, under names that no node can have.
 
-A burst of nominations changes many nodes that no question is about soon, so their rows are made for the question. At
-most a few nodes wait: a question about all nodes has to make all rows. States are kept by the number of the node's
-state (same_states.py), as other nodes come into the same state.
+States are kept by the number of the node's state (same_states.py), as other nodes come into the same state.
 
 Invariant: an answer has a row for each possible state of each node of the question, and no other row. A change of a
 node costs the rows of this node.
@@ -28,7 +26,6 @@ Number = Callable[[str], int]
 """The number of a node's state (SameStates)."""
 
 _NO_ROWS: Final[Rows] = np.zeros(0, np.int32)
-_MOST_LATER: Final = 16
 _MOST_BYTES: Final = 8 << 20
 # About the bytes of a copy of a node, and of a pod on it.
 _NODE_BYTES: Final = 4096
@@ -43,7 +40,6 @@ class PossibleRows:
         self._number = number
         self._expected: dict[str, Possible] = {}
         self._counts: dict[str, int] = {}
-        self._later: dict[str, None] = {}
         self._joined = JoinedRows()
         self._by_number: Bounded[int, list[Kubelet]] = Bounded(_MOST_BYTES, lambda _, states: bytes_of(states))
 
@@ -63,41 +59,26 @@ class PossibleRows:
         """Returns the possible states of a node, None if the node is as predicted."""
         return self._expected.get(node)
 
-    def put(self, node: str, expected: Possible | None, *, later: bool = False) -> None:
-        """Sets the possible states of a node, None if it is as predicted. `later`: no question about it comes soon."""
+    def put(self, node: str, expected: Possible | None) -> None:
+        """Sets the possible states of a node, None if it is as predicted."""
         if expected is None or expected.is_sure:
             # The rows of a node that is as predicted would be judged for nothing.
             self._expected.pop(node, None)
             self._write(node, [])
             return
         self._expected[node] = expected
-        # A node that gets pod after pod is made last.
-        self._later.pop(node, None)
-        self._later[node] = None
-        while len(self._later) > (_MOST_LATER if later else 0):
-            self._make(next(iter(self._later)))
+        self._write(node, self._by_number.once(self._number(node), expected.states))
 
     def of(self, rows: Sequence[int]) -> tuple[Rows, Rows]:
         """Returns the same as `all` for these nodes."""
-        if self._later:
-            for node in self._engine.names(np.array(rows, np.int32)):
-                if node in self._later:
-                    self._make(node)
         return self._joined.of(rows)
 
     def all(self) -> tuple[Rows, Rows]:
         """Returns the rows of all possible states, (states,), and for each the row of its node."""
-        for node in list(self._later):
-            self._make(node)
         return self._joined.all()
-
-    def _make(self, node: str) -> None:
-        number = self._number(node)
-        self._write(node, self._by_number.once(number, self._expected[node].states))
 
     def _write(self, node: str, possible: Sequence[Kubelet]) -> None:
         """Writes the possible states of a node into the engine."""
-        self._later.pop(node, None)
         row, before = self._engine.row(node), self._counts.pop(node, 0)
         names = [f"{node}/{number}" for number in range(max(len(possible), before))]
         for name, kubelet in zip(names, possible, strict=False):

@@ -1,4 +1,4 @@
-"""Nodes with the same number admit the same pods, and rows that are made late or shared by nodes are correct."""
+"""Nodes with the same number admit the same pods, and rows that are shared by nodes are correct."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MEMORY: Final = ("1Gi", "6Gi", "14Gi")
 
 
 class Life:
-    """Pods are nominated by us, reserved, bound and deleted on nodes that are alike at first."""
+    """Pods are placed by us, reserved, bound and deleted on nodes that are alike at first."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.service = Service("TightFit", nominates=["us"])
+        self.service = Service("TightFit", places=True)
         for name in NODES:
             self.service.report(exact(kubelet(), name=name))
         self.records: list[PodRecord] = []
@@ -35,13 +35,13 @@ class Life:
         return self.service.records.decode(msgspec.json.encode(pod(name, cpu, memory, node=node)))
 
     def step(self) -> None:
-        self.random.choice([self.nominate, self.nominate, self.nominate, self.assume, self.reserve, self.end])()
+        self.random.choice([self.place, self.place, self.place, self.assume, self.reserve, self.end])()
         check_ledger(self.service.ledger)
 
-    def nominate(self) -> None:
+    def place(self) -> None:
         record = self.record(f"p{len(self.records)}", self.random.choice(CPUS), self.random.choice(MEMORY))
         self.records.append(record)
-        self.service.ledger.nominate(record, self.random.choice(NODES))
+        self.service.ledger.place(record, self.random.choice(NODES))
 
     def assume(self) -> None:
         if self.records:
@@ -103,8 +103,8 @@ def test_the_same_pods_in_the_same_order_make_the_same_state() -> None:
     assert ledger.node_states.number("n1") == ledger.node_states.number("n2") > 0
     for name in ("n1", "n2"):
         for number, cpu in enumerate("12"):
-            ledger.nominate(life.record(f"{name}-{number}", cpu, "1Gi"), name)
+            ledger.place(life.record(f"{name}-{number}", cpu, "1Gi"), name)
     assert ledger.node_states.number("n1") == ledger.node_states.number("n2")
-    ledger.nominate(life.record("more", "1", "1Gi"), "n1")
+    ledger.place(life.record("more", "1", "1Gi"), "n1")
     assert ledger.node_states.number("n1") != ledger.node_states.number("n2")
     assert ledger.node_states.number("unknown") == 0

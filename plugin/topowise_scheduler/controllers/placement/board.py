@@ -5,54 +5,49 @@ same on 5,000 nodes as on 50. Similar nodes pass through the same states while t
 reused for the next node in that state (ledger/rows/same_states.py).
 
 Invariant: after `refresh`, `best` is the node that an evaluation of all nodes would give. Nodes without a report are
-not on a board: kube-scheduler decides about them.
+not on a board.
 """
 
 from __future__ import annotations
 
-import itertools
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.ledger.answers import Answers
-from topowise_scheduler.ledger.ledger import Ledger
-from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.pods.scheduling_constraints import SchedulingConstraints
-from topowise_scheduler.ledger.requested import Requested
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler
 
 Levels = NDArray[np.int64]
 
 _NONE: Final = int(np.iinfo(np.int64).max)
 _MAX_STATES: Final = 8192
+_MOST_NODES: Final = 1000
+# Levels of Answers.levels are below 2 to the power of this, and what it adds below the level of a last resort.
+_AVERSION: Final = 44
+_MOST_AVERSION: Final = 1 << 15
 
 
-class Cluster(msgspec.Struct, frozen=True):
-    """What the nominator reads for a choice."""
-
-    ledger: Ledger
-    answers: Answers
-    nodes: Nodes
-    requested: Requested
-
-    def takes(self, record: PodRecord, constraints: SchedulingConstraints, name: str) -> bool:
-        """Returns whether kube-scheduler's own filters, as far as known here, let such a pod onto a node."""
-        node = self.nodes.get(name)
-        if node is None or record.needs is None or constraints.excludes(node, with_preferences=True):
-            return False
-        return kube_scheduler.has_room(node, record.needs, self.requested.on(name, record.priority))
+def aversion(cluster: Trial, record: PodRecord, constraints: SchedulingConstraints, name: str) -> int | None:
+    """Returns by how much the pod would rather not be on a node, None if kube-scheduler's own filters, as far as known
+    here, keep it from the node."""
+    node = cluster.nodes.get(name)
+    if node is None or record.needs is None or constraints.excludes(node):
+        return None
+    if not kube_scheduler.has_room(node, record.needs, cluster.requested.on(name, record.priority)):
+        return None
+    return min(constraints.aversion(node), _MOST_AVERSION)
 
 
 class Board:
     """The board of pods with the requests, constraints and priority of `record`. Not thread-safe."""
 
-    def __init__(self, cluster: Cluster, record: PodRecord, constraints: SchedulingConstraints) -> None:
+    def __init__(self, cluster: Trial, record: PodRecord, constraints: SchedulingConstraints) -> None:
         # Without identity: the pods of a board differ only in their names.
         self._record = msgspec.structs.replace(record, uid="", name="")
         self._constraints = constraints
@@ -65,8 +60,8 @@ class Board:
         # The level of each numbered node state.
         self._level_by_state: dict[int, int] = {}
 
-    def refresh(self, max_nodes: int = sys.maxsize) -> bool:
-        """Evaluates at most `max_nodes` of the changed nodes. Returns False if some are left for the next call."""
+    def refresh(self) -> Iterator[None]:
+        """Evaluates the changed nodes, and yields after each thousand of them."""
         ledger, nodes = self._cluster.ledger, self._cluster.nodes
         if self._membership != ledger.engine.membership:
             self._membership = ledger.engine.membership
@@ -77,12 +72,11 @@ class Board:
             self._due.update(dict.fromkeys(ledger.node_states.changed_since(self._seen_changes[0])))
             self._due.update(dict.fromkeys(nodes.changed_since(self._seen_changes[1])))
         self._seen_changes = ledger.node_states.changes, nodes.changes
-        names = list(itertools.islice(self._due, max_nodes))
-        for name in names:
-            del self._due[name]
-        if names:
+        while names := list(islice(self._due, _MOST_NODES)):
+            for name in names:
+                del self._due[name]
             self._look_at(names)
-        return not self._due
+            yield
 
     def best(self) -> str:
         """Returns the best node, "" if no node takes such a pod."""
@@ -94,20 +88,28 @@ class Board:
     def _look_at(self, names: Sequence[str]) -> None:
         engine = self._cluster.ledger.engine
         new: list[tuple[str, int]] = []
+        averse: dict[str, int] = {}
         for name in names:
             row = engine.row(name)
             if row < 0:
                 continue
             self._levels[row] = _NONE
-            if self._cluster.takes(self._record, self._constraints, name):
-                number = self._state_number(name)
-                level = self._level_by_state.get(number)
-                if level is None:
-                    new.append((name, number))
-                else:
-                    self._levels[row] = level
+            against = aversion(self._cluster, self._record, self._constraints, name)
+            if against is None:
+                continue
+            averse[name] = against
+            number = self._state_number(name)
+            level = self._level_by_state.get(number)
+            if level is None:
+                new.append((name, number))
+            else:
+                self._levels[row] = level
         if new:
             self._evaluate(new)
+        for name, against in averse.items():
+            row = engine.row(name)
+            if against and self._levels[row] != _NONE:
+                self._levels[row] += against << _AVERSION
 
     def _state_number(self, name: str) -> int:
         """Returns the number of the node's state, 0 if the state does not determine the verdict for this pod."""

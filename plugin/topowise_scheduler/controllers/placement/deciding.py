@@ -1,0 +1,276 @@
+"""Decides which gated pod is placed next, and on which node.
+
+Pods are taken in the order of kube-scheduler's queue, each with all earlier decisions booked, by the same gates, model
+and scores as in an answer to kube-scheduler. A pod that fits nowhere waits, and pods behind it do not wait for it.
+
+A group is placed when all of its pods wait, and only as a whole: it is tried on an overlay of the cluster, so that
+nobody waits for half of a group that never comes. Of a group of which some pods are placed already, as after a change
+of the leader, each further pod is placed alone. A group that has waited for long keeps later pods from what it needs,
+for a while: otherwise small pods would take every gap that it could use.
+
+Invariant: every decision that is returned is booked in the ledger. A class of pods that fits nowhere is looked at
+again only once a node may have more room.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from topowise.bounded import Bounded
+from topowise_scheduler.controllers.placement.board import Board, aversion
+from topowise_scheduler.ledger.gates.gate import FITS, Question
+from topowise_scheduler.ledger.pods.placements import Placement, Turn
+from topowise_scheduler.ledger.pods.records import PodRecord, placement_group
+from topowise_scheduler.overlay.candidates import Candidates
+from topowise_scheduler.overlay.overlay import Overlay
+from topowise_scheduler.overlay.overlay import Placement as Placed
+from topowise_scheduler.overlay.trial import Trial
+from topowise_scheduler.verdicts.policy_annotations import Demand
+
+Form = Literal["required", "nominated"]
+
+# The most pods that are placed and not bound: kube-scheduler binds as many in some seconds, and what is placed later
+# is placed with more knowledge.
+_MOST_AHEAD: Final = 1000
+# kube-scheduler binds nothing any more: nothing is placed on what its placed pods may still take.
+_STALLED_S: Final = 60.0
+_MAX_BOARDS: Final = 64
+# Bytes of the board keys, which tenants write; a board itself takes less than a megabyte.
+_BOARD_KEY_BYTES: Final = 16 << 20
+_MAX_VAIN_BYTES: Final = 4 << 20
+_KEY_BYTES: Final = 512
+# A group that has waited for so long keeps later pods of no higher priority waiting, and for so long at the most.
+_HUNGRY_S: Final = 300.0
+_PATIENT_S: Final = 900.0
+# Nodes of these labels belong to an autoscaler, which cannot move pods that require one node.
+AUTOSCALED: Final = (
+    "karpenter.sh/nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "cloud.google.com/gke-nodepool",
+    "kubernetes.azure.com/agentpool",
+    "cluster.x-k8s.io/cluster-name",
+)
+
+
+class Write(NamedTuple):
+    """A placement to write to a pod, in the version of its record. `node` is "" if kube-scheduler is to choose it.
+    `decision` is the same for all pods of a group that were placed together."""
+
+    record: PodRecord
+    node: str
+    form: Form
+    decision: str = ""
+
+
+class Decisions:
+    """`form`: how kube-scheduler learns the node, where the node allows both. `ahead`: the most pods that are placed
+    and not bound. `clock` gives seconds, monotonic. Not thread-safe."""
+
+    def __init__(
+        self, cluster: Trial, clock: Callable[[], float], *, form: Form = "required", ahead: int = _MOST_AHEAD
+    ) -> None:
+        self._cluster = cluster
+        self._ledger = cluster.ledger
+        self._clock = clock
+        self._form = form
+        self._ahead = ahead
+        self._boards: Bounded[tuple[bytes, int, Demand, bytes], Board]
+        self._boards = Bounded(_BOARD_KEY_BYTES, lambda key, _: len(key[-1]), _MAX_BOARDS)
+        # By class of pods that fit nowhere: what `_news` was then.
+        self._in_vain: Bounded[Hashable, tuple[int, ...]] = Bounded(_MAX_VAIN_BYTES, lambda *_: _KEY_BYTES)
+        self._seen: tuple[int, ...] = ()
+        # By group: since when it is complete and fits nowhere (seconds, monotonic).
+        self._hungry: dict[str, float] = {}
+
+    def steps(self) -> Generator[None, None, list[Write]]:
+        """Decides about the next pod, or the next group, and returns what to write; nothing if there is nothing to do
+        now. Yields between steps of some milliseconds."""
+        if not self._may_place():
+            return []
+        # Until something changes, there is nothing to look at: most calls end here.
+        seen = (*self._news(), self._ledger.placements.arrivals)
+        if seen == self._seen:
+            return []
+        while (due := self._next()) is not None:
+            _, key, record = due
+            group = placement_group(record)
+            if group:
+                writes = yield from self._place_group(group)
+            else:
+                writes = yield from self._place(record)
+            if writes:
+                return writes
+            self._in_vain.put(key, self._news(group))
+        # Time alone ends what a hungry group keeps others from.
+        self._seen = () if self._hungry else seen
+        return []
+
+    def lost(self) -> Iterator[Placement]:
+        """Yields the placed pods that kube-scheduler cannot bind to the only node that they may go to."""
+        for placement in self._ledger.placements.placed():
+            if placement.is_seen and placement.record.status.tried and not placement.record.status.nominated:
+                yield placement
+
+    # Which pod
+
+    def _news(self, group: str = "") -> tuple[int, ...]:
+        """What differs once a node may take a pod that it has refused, or once a group has more pods."""
+        ledger = self._ledger
+        members = ledger.placements.arrivals if group else 0
+        return ledger.node_states.improvements, self._cluster.nodes.changes, ledger.engine.membership, members
+
+    def _may_place(self) -> bool:
+        placements = self._ledger.placements
+        if not placements.gated_count or placements.placed_count >= self._ahead:
+            return False
+        oldest = next(placements.placed(), None)
+        return oldest is None or self._clock() - oldest.since < _STALLED_S or oldest.record.status.tried
+
+    def _next(self) -> tuple[Turn, Hashable, PodRecord] | None:
+        due = [
+            head
+            for head in self._ledger.placements.heads()
+            if self._in_vain.get(head[1]) != self._news(placement_group(head[2]))
+        ]
+        if not due:
+            return None
+        first = min(due, key=lambda head: head[0])
+        return None if self._is_held_back(first[0], placement_group(first[2])) else first
+
+    def _is_held_back(self, turn: Turn, group: str) -> bool:
+        """Returns whether the pod has to wait for a group that was there before and has waited for long."""
+        now = self._clock()
+        for hungry, since in list(self._hungry.items()):
+            members = self._ledger.placements.members(hungry)
+            if not members or now - since > _PATIENT_S:
+                del self._hungry[hungry]
+            elif hungry != group and now - since > _HUNGRY_S:
+                first = members[0]
+                if (-first.priority, first.status.started) <= turn[:2]:
+                    return True
+        return False
+
+    # A pod
+
+    def _place(self, record: PodRecord) -> Generator[None, None, list[Write]]:
+        constraints = record.constraints
+        if record.requests is None or constraints is None or not record.requests.can_be_aligned:
+            # No kubelet aligns anything for it, or nobody can say what it needs.
+            return [self._booked(record, "")]
+        node = yield from self._best(record)
+        if not node:
+            return []
+        return [self._booked(record, node, soft=bool(constraints.unsupported))]
+
+    def _best(self, record: PodRecord) -> Generator[None, None, str]:
+        """Returns the best node that takes the pod, "" without one."""
+        if self._is_plain(record):
+            board = self._board(record)
+            yield from board.refresh()
+            node = board.best()
+        else:
+            node = self._best_by_question(record)
+        return node or self._unreported(record)
+
+    def _is_plain(self, record: PodRecord) -> bool:
+        """Returns whether the pod's class says everything about it, and no option has a say in the scores."""
+        demands = record.demands
+        has_options = demands.affinity_terms or demands.numa_affinity or demands.numa_node is not None or record.claims
+        return not has_options and record.requests is not None and not record.requests.shared_devices
+
+    def _best_by_question(self, record: PodRecord) -> str:
+        assert record.requests is not None and record.constraints is not None
+        cluster, names = self._cluster, self._ledger.node_states.reported()
+        question = Question(record, record.requests, names, self._ledger.engine.rows(names), is_simulation=True)
+        fits = np.flatnonzero((cluster.answers.verdicts(question).outcomes == FITS) & (question.rows >= 0))
+        best: tuple[int, str] | None = None
+        for at in cluster.answers.best(question, fits, len(names)).tolist():
+            against = aversion(cluster, record, record.constraints, names[at])
+            if against is not None and (best is None or against < best[0]):
+                best = against, names[at]
+            if best is not None and not best[0]:
+                break
+        return "" if best is None else best[1]
+
+    def _unreported(self, record: PodRecord) -> str:
+        """Returns a node without a report on which the pod would fit by sums, "" without one: nothing is known against
+        it, as in an answer to kube-scheduler."""
+        assert record.constraints is not None
+        cluster, ledger = self._cluster, self._ledger
+        takers = (
+            name
+            for name in cluster.nodes
+            if not self._cluster.precision(name)
+            and aversion(cluster, record, record.constraints, name) is not None
+            and not ledger.gates.all(record, name)
+        )
+        return next(takers, "")
+
+    def _board(self, record: PodRecord) -> Board:
+        constraints = record.constraints
+        assert constraints is not None
+        key = record.shape, record.priority, record.demands.policy, constraints.key
+        return self._boards.once(key, lambda: Board(self._cluster, record, constraints))
+
+    def _booked(self, record: PodRecord, node: str, *, soft: bool = False, decision: str = "") -> Write:
+        self._ledger.place(record, node)
+        labels = {} if (of := self._cluster.nodes.get(node)) is None else of.labels
+        is_soft = soft or any(label in labels for label in AUTOSCALED)
+        return Write(record, node, "nominated" if is_soft else self._form, decision)
+
+    # A group
+
+    def _place_group(self, group: str) -> Generator[None, None, list[Write]]:
+        members = self._ledger.placements.members(group)
+        begun = self._ledger.placements.begun(group)
+        if begun:
+            # Half of it is placed: the others wait for nobody.
+            for record in members:
+                writes = yield from self._place(record)
+                if writes:
+                    return writes
+            return []
+        if len(members) < members[0].demands.group_size:
+            return []
+        places = yield from self._group_places(members)
+        if places is None:
+            self._hungry.setdefault(group, self._clock())
+            return []
+        self._hungry.pop(group, None)
+        decision = secrets.token_hex(4)
+        writes = []
+        for record, node in places:
+            if node and self._ledger.gates.at_bind(record, node):
+                # The cluster has changed between two steps: all of it again, and nothing stays booked.
+                for write in writes:
+                    self._ledger.retract(write.record.uid)
+                return []
+            writes.append(self._booked(record, node, decision=decision))
+        return writes
+
+    def _group_places(self, members: Sequence[PodRecord]) -> Generator[None, None, list[tuple[PodRecord, str]] | None]:
+        """Returns the node of each pod, None if they do not fit together."""
+        overlay, names = Overlay(self._cluster), self._ledger.node_states.reported()
+        candidates: dict[Hashable, Candidates] = {}
+        places = []
+        for record in members:
+            if record.requests is None or not record.requests.can_be_aligned:
+                places.append((record, ""))
+                continue
+            key = record.pod_class
+            if key not in candidates:
+                rows = self._ledger.engine.rows(names)
+                yield from self._ledger.engine.steps(record.requests, rows)
+                question = Question(record, record.requests, names, rows, is_simulation=True)
+                candidates[key] = Candidates(self._cluster, question)
+            placed = yield from candidates[key].placing(overlay, record)
+            if not isinstance(placed, Placed):
+                return None
+            overlay = placed.overlay
+            places.append((record, placed.node))
+            yield
+        return places

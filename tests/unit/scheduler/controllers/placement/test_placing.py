@@ -1,0 +1,280 @@
+"""Which gated pod is placed next, where, and what is written to it."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from placing import GATED, Placing
+from scheduling import counts, pod
+from topowise.placement import GATE, GROUP, GROUP_SIZE, PLACED_ON
+from topowise_scheduler.controllers.placement.writing import patch
+from topowise_scheduler.ledger.pods.pod_states import State
+
+TRIED = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}]
+
+
+def required(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
+
+
+def on(node: str) -> dict[str, Any]:
+    return {"key": "metadata.name", "operator": "In", "values": [node]}
+
+
+def test_pods_are_placed_by_priority_then_age_each_with_the_earlier_ones_booked() -> None:
+    placing = Placing("8", "4")
+    placing.put("late", "4", creationTimestamp="2026-01-01T00:00:02Z")
+    placing.put("early", "4")
+    placing.put("first", "4", priority=1, creationTimestamp="2026-01-01T00:00:03Z")
+    placing.put("big", "8", creationTimestamp="2026-01-01T00:00:01Z")
+    # TightFit: the tightest node first. The big pod fits nowhere after two others.
+    assert list(placing.place_all().items()) == [("first", "n2"), ("early", "n1"), ("late", "n1")]
+    assert placing.ledger.placements.gated_count == 1
+    assert set(placing.ledger.waiting) == {"uid-big"}
+
+
+def test_a_placed_pod_keeps_its_place_until_it_is_bound_or_gone() -> None:
+    placing = Placing("4")
+    placing.put("a", "4")
+    placing.place_all()
+    state = placing.ledger.pods.of("uid-a")
+    assert (state.node, state.state) == ("n1", State.RESERVED)
+    placing.clock.now += 10_000
+    placing.ledger.tick()
+    placing.service.question(pod("a", "4"), "n1")
+    assert placing.ledger.pods.of("uid-a").node == "n1"
+    placing.put("b", "4")
+    assert placing.place_all() == {}
+    placing.bind("a", "n1")
+    assert not placing.ledger.placements.placed_count
+    placing.delete("a")
+    assert placing.place_all() == {"b": "n1"}
+
+
+def test_what_is_booked_follows_from_the_events_alone() -> None:
+    """Another replica, or this one after a restart, books as the leader that wrote."""
+    placing, other = Placing("4", "8"), Placing("4", "8")
+    for name, cpu in (("a", "4"), ("b", "3"), ("c", "5")):
+        placing.put(name, cpu)
+    placing.place_all()
+    other.pods = placing.pods
+    for name in random.Random(1).sample(sorted(placing.pods), 3):
+        other.event(name)
+    assert {uid: state.node for uid, state in other.ledger.pods} == {
+        uid: state.node for uid, state in placing.ledger.pods
+    }
+    assert other.next() == []
+
+
+def test_a_pod_that_no_kubelet_aligns_is_left_to_kube_scheduler_at_once() -> None:
+    placing = Placing("4")
+    placing.put("burstable", containers=[{"name": "a", "resources": {"requests": {"cpu": "1"}}}])
+    (write,) = placing.next()
+    assert (write.node, patch(write, "7")["spec"]) == ("", {"schedulingGates": None})
+    assert placing.apply(write)
+    assert placing.placed() == {"burstable": ""}
+    assert not placing.ledger.placements.placed_count
+
+
+@pytest.mark.parametrize("gates", [[GATE, "kueue.x-k8s.io/admission"], ["example.com/other", GATE]])
+def test_a_pod_with_another_gate_is_nobodys_turn(gates: list[str]) -> None:
+    placing = Placing("4")
+    placing.put("a", schedulingGates=[{"name": name} for name in gates])
+    assert placing.place_all() == {}
+    assert not placing.ledger.waiting
+    placing.put("a", **GATED)
+    assert placing.place_all() == {"a": "n1"}
+
+
+def test_the_patch_narrows_each_term_and_leaves_the_rest() -> None:
+    placing = Placing("4")
+    expressions = [{"key": "disk", "operator": "In", "values": ["nvme"]}]
+    placing.node("n1", labels={"disk": "nvme"})
+    terms = [{"matchExpressions": expressions}, {"matchFields": [on("n1")]}, {}]
+    preferred = [{"weight": 1, "preference": {"matchExpressions": expressions}}]
+    affinity = required(*terms)
+    affinity["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] = preferred
+    placing.put("a", affinity=affinity)
+    (write,) = placing.next()
+    body = json.loads(json.dumps(patch(write, "7")))
+    assert body["metadata"] == {"uid": "uid-a", "resourceVersion": "7", "annotations": {PLACED_ON: "n1"}}
+    assert body["spec"]["affinity"] == required(
+        {"matchExpressions": expressions, "matchFields": [on("n1")]}, {"matchFields": [on("n1"), on("n1")]}, {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "form", "expected"),
+    [
+        ({}, "required", "required"),
+        ({}, "nominated", "nominated"),
+        ({"karpenter.sh/nodepool": "a"}, "required", "nominated"),
+    ],
+)
+def test_a_node_of_an_autoscaler_is_only_nominated(labels: dict[str, str], form: Any, expected: str) -> None:
+    placing = Placing("4", form=form)
+    placing.node("n1", labels=labels)
+    placing.put("a")
+    assert [write.form for write in placing.next()] == [expected]
+
+
+def test_preferred_node_affinity_comes_before_the_strategy() -> None:
+    placing = Placing("8", "4")
+    placing.node("n1", labels={"disk": "nvme"})
+    preference = {"weight": 1, "preference": {"matchExpressions": [{"key": "disk", "operator": "Exists"}]}}
+    wish = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preference]}}
+    placing.put("wishes", "4", affinity=wish)
+    placing.put("a", "4")
+    placing.put("again", "8", affinity=wish)
+    placing.node("n2", {"taints": [{"key": "a", "effect": "PreferNoSchedule"}]})
+    assert placing.place_all() == {"wishes": "n1", "a": "n1"}
+
+
+def test_a_refused_write_leaves_nothing_booked_and_the_pod_in_its_turn() -> None:
+    placing = Placing("4")
+    placing.put("a", "4")
+    (write,) = placing.next()
+    placing.put("a", labels={"changed": "meanwhile"})
+    assert not placing.apply(write)
+    assert not dict(placing.ledger.pods)
+    assert placing.place_all() == {"a": "n1"}
+
+
+def test_a_write_without_an_answer_ends_by_its_time_unless_an_event_shows_it() -> None:
+    placing = Placing("4")
+    placing.put("a", "4")
+    assert placing.next()
+    placing.event("a")
+    assert placing.next() == []
+    placing.clock.now += 16
+    placing.ledger.tick()
+    assert not dict(placing.ledger.pods)
+    assert placing.place_all() == {"a": "n1"}
+
+
+def test_a_pod_that_fits_nowhere_is_looked_at_again_when_a_node_may_have_more_room() -> None:
+    placing = Placing("4")
+    placing.put("a", "8")
+    assert placing.next() == []
+    calls: list[int] = []
+    best, placing.decisions._best = placing.decisions._best, lambda record: calls.append(1) or iter(())  # type: ignore
+    assert placing.next() == []
+    assert not calls
+    placing.decisions._best = best  # type: ignore[method-assign]
+    placing.service.report(counts("n1", "8", included=(), version="2"))
+    assert placing.place_all() == {"a": "n1"}
+
+
+def test_nothing_is_placed_while_kube_scheduler_binds_nothing() -> None:
+    placing = Placing("8", ahead=2)
+    for name in "abc":
+        placing.put(name, "1")
+    assert set(placing.place_all()) == {"a", "b"}
+    placing.bind("a", "n1")
+    placing.clock.now += 61
+    assert placing.next() == []
+    placing.bind("b", "n1")
+    assert placing.place_all() == {"c": "n1"}
+
+
+def test_a_placed_pod_that_kube_scheduler_cannot_bind_is_lost() -> None:
+    placing = Placing("4")
+    placing.put("a", "4")
+    placing.place_all()
+    assert not list(placing.decisions.lost())
+    placing.put("a", conditions=TRIED)
+    assert [placement.record.name for placement in placing.decisions.lost()] == ["a"]
+    placing.put("a", nominatedNodeName="n1")
+    assert not list(placing.decisions.lost())
+
+
+def group(size: int, name: str = "g") -> dict[str, Any]:
+    return {"labels": {GROUP: name}, "annotations": {GROUP_SIZE: str(size)}}
+
+
+def test_a_group_is_placed_as_a_whole_and_not_before_it_is_complete() -> None:
+    placing = Placing("4", "4")
+    placing.put("a", "3", **group(2))
+    assert placing.place_all() == {}
+    placing.put("b", "4", **group(2))
+    assert placing.place_all() == {"a": "n1", "b": "n2"}
+    (decision,) = placing.decisions_of("a", "b")
+    assert decision
+
+
+def test_a_group_that_does_not_fit_takes_no_room_from_others() -> None:
+    placing = Placing("4", "4")
+    for name in "abc":
+        placing.put(name, "3", **group(3))
+    placing.put("single", "4", creationTimestamp="2026-01-01T00:00:09Z")
+    assert placing.place_all() == {"single": "n1"}
+    assert not [uid for uid, state in placing.ledger.pods if uid != "uid-single"]
+
+
+def test_a_half_placed_group_is_finished_pod_by_pod() -> None:
+    """As by a new leader: of a group of three one pod is placed, and one is bound."""
+    placing = Placing("4", "4")
+    for name in "abc":
+        placing.put(name, "2", **group(3))
+    writes = placing.next()
+    assert len(writes) == 3
+    other = Placing("4", "4")
+    other.pods = placing.pods
+    placing.apply(writes[0])
+    placing.apply(writes[1])
+    placing.bind(writes[1].record.name, writes[1].node)
+    for name in "cab":
+        other.event(name)
+    assert set(other.place_all()) == {writes[2].record.name}
+
+
+def test_a_group_that_waits_for_long_keeps_later_pods_waiting_for_a_while() -> None:
+    placing = Placing("4", "4")
+    placing.put("small", "4")
+    placing.place_all()
+    placing.bind("small", "n1")
+    for name in "ab":
+        placing.put(name, "3", creationTimestamp="2026-01-01T00:00:01Z", **group(2))
+    assert placing.place_all() == {}
+    placing.clock.now += 301
+    placing.put("later", "2", creationTimestamp="2026-01-01T00:00:02Z")
+    placing.put("important", "1", priority=1, creationTimestamp="2026-01-01T00:00:03Z")
+    assert placing.place_all() == {"important": "n2"}
+    placing.bind("important", "n2")
+    placing.clock.now += 601
+    assert placing.place_all() == {"later": "n2"}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_burst_gets_the_nodes_that_one_answer_after_the_other_would_give(seed: int) -> None:
+    """Boards, state numbers and memories of what fits nowhere change no answer: with all of them thrown away before
+    each decision the nodes are the same."""
+    random_ = random.Random(seed)
+    free = [str(random_.choice((4, 6, 8))) for _ in range(6)]
+    burst = [(f"p{number}", str(random_.choice((1, 2, 3, 4)))) for number in range(16)]
+
+    def nodes(*, anew: bool) -> dict[str, str]:
+        placing, chosen = Placing(*free), {}
+        for name, cpu in burst:
+            placing.put(name, cpu)
+        while writes := placing.next():
+            for write in writes:
+                placing.apply(write)
+                chosen[write.record.name] = write.node
+            if anew:
+                placing.decisions._boards.clear()
+                placing.decisions._in_vain.clear()
+            if random_.random() < 0.3:
+                name = random_.choice(sorted(chosen))
+                if placing.pods[name].get("node") is None:
+                    placing.bind(name, chosen[name])
+        return chosen
+
+    state = random_.getstate()
+    first = nodes(anew=False)
+    random_.setstate(state)
+    assert nodes(anew=True) == first
