@@ -32,7 +32,7 @@ PODS: Final = 150
 DUTIES: Final[dict[str, Any]] = {
     "requeue": {"enabled": True},
     "preemptor": {"enabled": True, "perMinute": EVICTIONS_PER_MINUTE},
-    "nominator": {"enabled": True},
+    "placement": {"enabled": True},
     "waitingPods": {"tell": True},
     "refusedPods": {"delete": True},
 }
@@ -106,7 +106,7 @@ class Tenant:
                         await self.patch(name, {"status": {"conditions": [condition]}}, "status")
                     case 4:
                         annotations = {
-                            "topowise.io/nominated": "n2",
+                            "topowise.io/placed-on": "n2",
                             REQUEUED_ANNOTATION: "never",
                             "topowise.io/predicted": "x",
                         }

@@ -21,6 +21,7 @@ from sandbox.apiserver import ApiServer
 from scheduler_process import NRT, Listener
 from scheduling import NODE_STATUS, WAITS, pod
 from topowise.kube.api import MERGE_PATCH, Api
+from topowise.placement import GATE
 from topowise_scheduler.controllers.requeue import REQUEUED_ANNOTATION
 from topowise_scheduler.ledger.nodes import STARTUP_TAINT
 
@@ -32,7 +33,7 @@ DUTIES: Final[dict[str, Any]] = {
     "refusedPods": {"delete": True},
     "waitingPods": {"tell": True},
     "preemptor": {"enabled": True},
-    "nominator": {"enabled": True, "schedulerNames": ["nominated"]},
+    "placement": {"enabled": True},
 }
 NO_DUTIES: Final[dict[str, Any]] = {"requeue": {"enabled": False}}
 OWNER: Final = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
@@ -88,11 +89,8 @@ async def create_work(server: ApiServer, api: Api) -> None:
         server.create(NRT, {"metadata": {"name": name}, "attributes": [policy], "zones": zones})
     refused = pod("refused", "2", node="free")
     refused["metadata"]["ownerReferences"] = [OWNER]
-    # Fewer are no burst.
-    nominated = [pod(f"nominated-{number}", "2") for number in range(12)]
-    for document in nominated:
-        document["spec"]["schedulerName"] = "nominated"
-    for document in (pod("waiting", "2"), refused, *nominated):
+    gated = [pod(f"gated-{number}", "2", schedulingGates=[{"name": GATE}]) for number in range(4)]
+    for document in (pod("waiting", "2"), refused, *gated):
         server.create("pods", document)
     failed = {"phase": "Failed", "reason": "TopologyAffinityError", "message": "Resources cannot be allocated"}
     for name, status in (("waiting", {"conditions": WAITS}), ("refused", failed)):

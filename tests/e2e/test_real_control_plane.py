@@ -68,12 +68,11 @@ async def delete_reports(cluster: Cluster) -> None:
     [
         ({}, None),
         ({"filter": {"bestNodes": 1}}, None),
-        ({"nominator": {"enabled": True, "schedulerNames": [SCHEDULER]}}, None),
         ({}, kill),
         ({}, restart_kube_scheduler),
         ({}, delete_reports),
     ],
-    ids=["plain", "the best node alone", "nominated", "service killed", "kube-scheduler killed", "reports deleted"],
+    ids=["plain", "the best node alone", "service killed", "kube-scheduler killed", "reports deleted"],
 )
 async def test_a_burst_of_pods(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], halfway: Any
@@ -83,9 +82,6 @@ async def test_a_burst_of_pods(
         seconds = await cluster.feed(300, halfway=None if halfway is None else partial(halfway, cluster))
         await cluster.assert_all_well()
         await show(cluster, seconds, capsys)
-        metrics = await cluster.service.metrics(cluster.session)
-        assert "nominator" not in settings or metrics['nominations_total{outcome="honoured"}'] > 0
-        assert metrics.get("nominated_pods", 0) == 0
 
 
 async def test_the_leading_replica_dies_in_the_middle_of_a_burst(

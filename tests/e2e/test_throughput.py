@@ -93,11 +93,6 @@ async def create_pods(cluster: Cluster, count: int) -> None:
         await asyncio.gather(*(cluster.create(pod(first + at, random)) for at in range(_AT_ONCE)))
 
 
-async def nominated(cluster: Cluster) -> int:
-    """The number of nominated pods."""
-    return sum(bool(pod["status"].get("nominatedNodeName")) for pod in await cluster.pods())
-
-
 async def measure(plane: ControlPlane, cluster: Cluster, count: int, *, beforehand: bool, together: bool) -> Figures:
     """`beforehand`: pods are nominated before kube-scheduler starts; `together`: the service starts with it."""
     await cluster.stop_scheduler()

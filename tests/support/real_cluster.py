@@ -30,6 +30,7 @@ from stillness import until_still
 from topowise import pods
 from topowise.kube import credentials
 from topowise.kube.api import Api
+from topowise.placement import GATE
 
 Json = dict[str, Any]
 
@@ -80,6 +81,10 @@ def pod(name: str, cpu: str, **spec: Any) -> Json:
     }
 
 
+GATED: Final[Json] = {"schedulingGates": [{"name": GATE}]}
+PLACED: Final[Json] = {"placement": {"enabled": True}}
+
+
 class Plugins(NamedTuple):
     """A kube-scheduler with plug-ins of other projects, and what its profile enables."""
 
@@ -89,7 +94,7 @@ class Plugins(NamedTuple):
 
 class Cluster:
     """An async context. `pairs` is the number of replicas, each a service with its own kube-scheduler; a lease elects
-    the active kube-scheduler. `extenders` replaces the services in kube-scheduler's configuration, `settings` adds
+    the active kube-scheduler. `gated`: the service places gated pods, and kube-scheduler has no extender. `extenders` replaces the services in kube-scheduler's configuration, `settings` adds
     fields to the configuration of the services."""
 
     definitions: Sequence[Json] = _DEFINITIONS
@@ -118,15 +123,17 @@ class Cluster:
         reporting: Reporting | None = None,
         client: Json | None = None,
         settings: Json | None = None,
+        gated: bool = False,
     ) -> None:
         self.plane = plane
+        self.gated = gated
+        self._extenders = [] if gated else extenders
         self._directory = directory
         self._kinds = list(nodes)
         self._pairs = pairs
-        self._extenders = extenders
         self._reporting = reporting or Reporting(wait=(0.2, 0.5), lag=(0.0, 0.05))
         self._client = client or {"qps": 500, "burst": 1000}
-        self._more = settings or {}
+        self._more = {**(PLACED if gated else {}), **(settings or {})}
         self._stack = AsyncExitStack()
         self.refusals: list[Refusal] = []
         self.random = Random(7)
@@ -236,6 +243,8 @@ class Cluster:
 
     async def create(self, document: Json, path: str = PODS) -> None:
         """Creates an object, by default a pod."""
+        if self.gated and path == PODS:
+            document = {**document, "spec": {**document["spec"], **GATED}}
         await self.api.request("POST", path, body=json.dumps(document).encode())
 
     async def pods(self) -> list[Any]:

@@ -148,6 +148,9 @@ class Requeuer:
             self._open = {name: opened for name, (opened, _) in self._recent.items()} | self._open
         self._tried = {key: self._tried.get(key, 0) for key in groups}
         self._useful.intersection_update(groups)
+        if not groups:
+            # Only gated pods wait.
+            self._open.clear()
         if not self._open:
             self._rests_until = float("inf")
             return

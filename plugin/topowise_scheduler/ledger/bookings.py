@@ -15,7 +15,7 @@ from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.ledger.node.history import Entry, Evidence
 from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.pods.placements import Placements
-from topowise_scheduler.ledger.pods.pod_states import BookingState, PodState, PodStates, State
+from topowise_scheduler.ledger.pods.pod_states import BookingState, PodState, PodStates
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.lower_priority_pods import LowerPriorityPods
 from topowise_scheduler.ledger.rows.node_states import NodeStates
@@ -70,13 +70,6 @@ class Bookings:
         pod = self.pods.of(record.uid)
         if pod.nominated != name:
             self.move(record, msgspec.structs.replace(pod, nominated=name))
-
-    def place(self, record: PodRecord, name: str, until: float, steered: int | None) -> None:
-        """Expects a pod that this service has placed on a node, until it is bound (seconds, monotonic)."""
-        pod = self.pods.of(record.uid)
-        if pod.node != name or pod.state is not State.RESERVED:
-            record = msgspec.structs.replace(record, steered=steered)
-            self.move(record, PodState(name, State.RESERVED, record.status.nominated, until))
 
     def drop_report(self, name: str, node_state: NodeState) -> None:
         """Forgets the report of a node. Its pods stay."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from math import inf
 from typing import Final
 
 import msgspec
@@ -233,9 +232,7 @@ class Ledger:
         placement = self.placements.of(uid)
         if placement is None or not self.placements.retract(uid):
             return
-        pod = self.pods.of(uid)
-        if pod.state is State.RESERVED:
-            self._bookings.leave(uid, pod.left())
+        self.reservations.unplace(uid)
         self._put_waiting(placement.record)
 
     # Time
@@ -282,14 +279,13 @@ class Ledger:
             # The service has bound the pod, which this event does not know of yet.
             return
         self._put_waiting(record)
-        node = self.placements.observe(record)
+        was_placed, node = record.uid in self.placements, self.placements.observe(record)
         # A pod without readable amounts cannot be placed by the model, so it is expected nowhere.
         is_readable = record.needs is not None
-        if node and is_readable:
+        if node and is_readable and not was_placed:
             self.reservations.place(record, node)
-        elif (pod := self.pods.of(record.uid)).state is State.RESERVED and pod.until == inf:
-            # It has lost its placement.
-            self._bookings.leave(record.uid, pod.left())
+        elif was_placed and not node:
+            self.reservations.unplace(record.uid)
         self._bookings.nominate(record, record.status.nominated if is_readable else "")
 
     def _put_waiting(self, record: PodRecord) -> None:

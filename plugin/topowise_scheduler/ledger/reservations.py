@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection
-from math import inf
 from typing import Final
 
 import msgspec
@@ -31,6 +30,9 @@ log = logging.getLogger(__name__)
 DEFAULT_S: Final = 30.0
 """Seconds for which a pod that is not bound is expected: kube-scheduler binds within some, also after a slow Permit or
 PreBind plug-in, and asks again otherwise. Volcano's session is as short."""
+PLACED_S: Final = 600.0
+"""The same for a placed pod: any scheduler may bind it, and one that is down for minutes does so later. Without an end,
+whoever writes the annotation of a placement to a pod that nobody binds would keep its room for ever."""
 _MAX_QUERIED: Final = 10_000
 # The pods of a question need not exist.
 _MAX_QUERIED_BYTES: Final = 32 << 20
@@ -180,15 +182,25 @@ class Reservations:
 
     def place(self, record: PodRecord, name: str) -> None:
         """Expects a pod that this service has placed on a node, until an event says otherwise."""
-        node_state = self._bookings.node_states.of(name)
-        if not self._pods.of(record.uid).is_assigned and node_state is not None and node_state.kubelet is not None:
-            self._bookings.place(record, name, inf, self._gates.numa_node.expected_on(record, name))
+        node_state, pod = self._bookings.node_states.of(name), self._pods.of(record.uid)
+        if pod.is_assigned or node_state is None or node_state.kubelet is None:
+            return
+        if pod.state is State.RESERVED and pod.node == name:
+            return
+        placed = msgspec.structs.replace(record, steered=self._gates.numa_node.expected_on(record, name))
+        until = self._clock() + PLACED_S
+        self._bookings.move(placed, PodState(name, State.RESERVED, record.status.nominated, until))
+
+    def unplace(self, uid: str) -> None:
+        """A pod has lost its placement."""
+        pod = self._pods.of(uid)
+        if pod.state is State.RESERVED:
+            self._bookings.leave(uid, pod.left())
 
     def release(self, uid: str) -> None:
         """Ends the reservation of a pod, if it has one; a placed pod keeps its place until it is bound."""
-        pod = self._pods.of(uid)
-        if pod.state is State.RESERVED and pod.until < inf:
-            self._bookings.leave(uid, pod.left())
+        if uid not in self._bookings.placements:
+            self.unplace(uid)
 
     def assume(self, record: PodRecord, needs: pods.Needs, name: str) -> Refusal | None:
         """Assigns a pod that is about to be bound, if its kubelet will take it. Returns why not, None if booked."""
@@ -230,7 +242,7 @@ class Reservations:
         late = [uid for uid in self._pods.expired(now) if uid not in unverified and not self._is_decided(uid)]
         # Members of a gang that is being decided are not late: their bind may follow.
         for uid in (*unverified, *late):
-            self.release(uid)
+            self.unplace(uid)
         self._events["reservation_expired"] += len(unverified) + len(late)
         return len(unverified) + len(late)
 

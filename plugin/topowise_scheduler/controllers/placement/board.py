@@ -39,7 +39,7 @@ def aversion(cluster: Trial, record: PodRecord, constraints: SchedulingConstrain
     node = cluster.nodes.get(name)
     if node is None or record.needs is None or constraints.excludes(node):
         return None
-    if not kube_scheduler.has_room(node, record.needs, cluster.requested.on(name, record.priority)):
+    if not kube_scheduler.has_room(node, record.needs, cluster.used(record, name)):
         return None
     return min(constraints.aversion(node), _MOST_AVERSION)
 

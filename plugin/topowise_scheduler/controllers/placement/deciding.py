@@ -36,8 +36,10 @@ Form = Literal["required", "nominated"]
 # The most pods that are placed and not bound: kube-scheduler binds as many in some seconds, and what is placed later
 # is placed with more knowledge.
 _MOST_AHEAD: Final = 1000
-# kube-scheduler binds nothing any more: nothing is placed on what its placed pods may still take.
-_STALLED_S: Final = 60.0
+# A pod that is not bound for so long counts as left behind. While others are bound, it is no concern of theirs;
+# otherwise kube-scheduler may be down, and only a few pods are placed to find out.
+_LEFT_BEHIND_S: Final = 60.0
+_FEW_AHEAD: Final = 16
 _MAX_BOARDS: Final = 64
 # Bytes of the board keys, which tenants write; a board itself takes less than a megabyte.
 _BOARD_KEY_BYTES: Final = 16 << 20
@@ -124,11 +126,16 @@ class Decisions:
         return ledger.node_states.improvements, self._cluster.nodes.changes, ledger.engine.membership, members
 
     def _may_place(self) -> bool:
-        placements = self._ledger.placements
-        if not placements.gated_count or placements.placed_count >= self._ahead:
+        placements, since = self._ledger.placements, self._clock() - _LEFT_BEHIND_S
+        if not placements.gated_count:
             return False
-        oldest = next(placements.placed(), None)
-        return oldest is None or self._clock() - oldest.since < _STALLED_S or oldest.record.status.tried
+        left_behind = 0
+        for placement in placements.placed():
+            if placement.since > since:
+                break
+            left_behind += 1
+        is_stalled = left_behind and placements.bound_at <= since
+        return placements.placed_count - left_behind < (min(_FEW_AHEAD, self._ahead) if is_stalled else self._ahead)
 
     def _next(self) -> tuple[Turn, Hashable, PodRecord] | None:
         due = [

@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator
+from math import inf
 from typing import Final, NamedTuple
 
 import msgspec
@@ -58,6 +59,8 @@ class Placements:
         self._begun: defaultdict[str, set[str]] = defaultdict(set)
         self._group_of: dict[str, str] = {}
         self._number = 0
+        self.bound_at = -inf
+        """When a placed pod was bound last (seconds, monotonic)."""
         self.arrivals = 0
         """How many pods have come to wait so far, pods that wait again included."""
 
@@ -101,8 +104,13 @@ class Placements:
         """Takes in an event of a pending pod. Returns the node on which the pod is placed, "" for none."""
         placement = self._placed.get(record.uid)
         status = record.status
-        if placement is not None and not placement.is_seen and status.version == placement.record.status.version:
-            return placement.node
+        if placement is not None and not placement.is_seen:
+            if status.version == placement.record.status.version:
+                return placement.node
+            if status.is_placeable and status.nominated == placement.node != "":
+                # The first of two writes: the nomination. The gate is opened in this version.
+                self._placed[record.uid] = msgspec.structs.replace(placement, record=record)
+                return placement.node
         if status.is_placeable and not status.leaving:
             self._end(record.uid)
             self._wait(record)
@@ -133,6 +141,8 @@ class Placements:
 
     def bind(self, record: PodRecord) -> None:
         """The pod is bound."""
+        if record.uid in self._placed:
+            self.bound_at = self._clock()
         self._stop_waiting(record.uid)
         self._end(record.uid)
         self._begin(record)

@@ -292,7 +292,7 @@ class Records:
             started=sys.intern(status.startTime or meta.creationTimestamp or ""),
             nominated=status.nominatedNodeName,
             gates=gates,
-            placed_on=sys.intern((meta.annotations or {}).get(PLACED_ON, "")) if stage == "pending" else "",
+            placed_on=self._placed_on(pod) if stage == "pending" else "",
             waits=stage == "pending" and ((self._places and gates == _OWN_GATE) or _was_refused(status)),
             tried=stage == "pending" and spec.schedulerName != PLACEHOLDER_SCHEDULER and _was_tried(status),
             # The kubelet sets status.startTime with the first status (status_manager.go, updateStatusInternal).
@@ -302,6 +302,9 @@ class Records:
             refusal=status.reason if stage == "ended" and status.reason in KUBELET_REFUSALS else "",
             exporter_ready=pod.is_ready if self._is_exporter(meta) else None,
         )
+
+    def _placed_on(self, pod: pods.Pod) -> str:
+        return sys.intern((pod.metadata.annotations or {}).get(PLACED_ON, "")) if self._places else ""
 
     def _demands(self, meta: pods.Metadata, needs: pods.Needs) -> Demands:
         demands = demands_of(meta, needs)

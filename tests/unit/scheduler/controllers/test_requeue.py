@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scheduling import WAITS, Service, counts, full, pod
 from stories import Story, run, table
 from topowise.kube.api import Api
+from topowise.placement import GATE
 from topowise_scheduler.controllers.requeue import Requeuer
 from topowise_scheduler.ledger.pods.records import PodRecord
 
@@ -158,3 +159,17 @@ def test_the_rate_is_limited_and_no_pod_is_forgotten(service: Service) -> None:
     pod_requeuer._allowance = 10.0
     assert len(first) == 2
     assert sorted(first + due(pod_requeuer)) == ["p0", "p1", "p2", "p3"]
+
+
+def test_a_gated_pod_is_not_requeued() -> None:
+    """No scheduler looks at it; with only such pods there is nothing to do."""
+    service = Service(places=True)
+    service.report(counts("n1", "2", included=(), version="1"))
+    service.put(pod("gated", "4", schedulingGates=[{"name": GATE}]))
+    pods = requeuer(service)
+    assert due(pods) == []
+    free(service, "8", "2")
+    assert due(pods) == []
+    service.put(pod("waits", "4", conditions=WAITS))
+    free(service, "7", "3")
+    assert due(pods) == ["waits"]

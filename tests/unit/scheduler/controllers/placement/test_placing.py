@@ -43,7 +43,7 @@ def test_a_placed_pod_keeps_its_place_until_it_is_bound_or_gone() -> None:
     placing.place_all()
     state = placing.ledger.pods.of("uid-a")
     assert (state.node, state.state) == ("n1", State.RESERVED)
-    placing.clock.now += 10_000
+    placing.clock.now += 500
     placing.ledger.tick()
     placing.service.question(pod("a", "4"), "n1")
     assert placing.ledger.pods.of("uid-a").node == "n1"
@@ -144,6 +144,18 @@ def test_a_refused_write_leaves_nothing_booked_and_the_pod_in_its_turn() -> None
     assert placing.place_all() == {"a": "n1"}
 
 
+def test_the_nomination_before_the_gate_is_opened_is_no_other_write() -> None:
+    placing = Placing("4", form="nominated")
+    placing.put("a", "4")
+    (write,) = placing.next()
+    placing.put("a", nominatedNodeName="n1")
+    assert placing.next() == []
+    # The second write has failed.
+    placing.ledger.retract(write.record.uid)
+    (again,) = placing.next()
+    assert (again.node, again.record.status.version) == ("n1", placing.pods["a"]["resourceVersion"])
+
+
 def test_a_write_without_an_answer_ends_by_its_time_unless_an_event_shows_it() -> None:
     placing = Placing("4")
     placing.put("a", "4")
@@ -169,16 +181,30 @@ def test_a_pod_that_fits_nowhere_is_looked_at_again_when_a_node_may_have_more_ro
     assert placing.place_all() == {"a": "n1"}
 
 
-def test_nothing_is_placed_while_kube_scheduler_binds_nothing() -> None:
-    placing = Placing("8", ahead=2)
-    for name in "abc":
-        placing.put(name, "1")
-    assert set(placing.place_all()) == {"a", "b"}
-    placing.bind("a", "n1")
+def test_few_pods_are_placed_ahead_of_a_kube_scheduler_that_binds_nothing() -> None:
+    placing = Placing(*["8"] * 8, ahead=20)
+    for number in range(50):
+        placing.put(f"p{number}", "1")
+    first = placing.place_all()
+    assert len(first) == 20
     placing.clock.now += 61
-    assert placing.next() == []
-    placing.bind("b", "n1")
-    assert placing.place_all() == {"c": "n1"}
+    # The twenty keep their places; some more find out whether anybody binds.
+    assert len(placing.place_all()) == 16
+    for name, node in first.items():
+        placing.bind(name, node)
+    assert len(placing.place_all()) == 4
+
+
+def test_a_pod_that_nobody_binds_keeps_its_room_for_ten_minutes() -> None:
+    """As with an annotation that somebody else wrote to a pod of a scheduler that does not exist."""
+    placing = Placing("4")
+    placing.put("forged", "4", schedulingGates=None, schedulerName="none", annotations={PLACED_ON: "n1"})
+    placing.put("a", "4")
+    assert placing.place_all() == {}
+    placing.clock.now += 601
+    placing.ledger.tick()
+    placing.event("forged")
+    assert placing.place_all() == {"a": "n1"}
 
 
 def test_a_placed_pod_that_kube_scheduler_cannot_bind_is_lost() -> None:
