@@ -61,6 +61,7 @@ class ControlPlane:
         self._stack = ExitStack()
         self._port = 0
         self._apiserver: Process | None = None
+        self._etcd: Process | None = None
         self.ca_file = Path()
         """What the serving certificate is signed by, within the block."""
 
@@ -68,6 +69,12 @@ class ControlPlane:
     def apiserver_pid(self) -> int:
         """Of kube-apiserver, for signals; 0 outside the block."""
         return 0 if self._apiserver is None else self._apiserver.pid
+
+    @property
+    def etcd_pid(self) -> int:
+        """Of etcd, while the block lasts."""
+        assert self._etcd is not None
+        return self._etcd.pid
 
     def restart_apiserver(self) -> None:
         """kube-apiserver again, at the same address and on the same etcd, after it was killed."""
@@ -93,7 +100,7 @@ class ControlPlane:
             arguments = self._kube_apiserver(work, etcd_url)
             apiserver = stack.enter_context(Process("kube-apiserver", arguments, work / "kube-apiserver.log"))
             apiserver.wait_until_ready(f"{self.url}/readyz", token=self.token)
-            self._apiserver = apiserver
+            self._apiserver, self._etcd = apiserver, etcd
             # The server appends the CA that it has made to its certificate.
             self.ca_file = work / "certs" / "apiserver.crt"
             self._stack = stack.pop_all()

@@ -94,8 +94,9 @@ class Plugins(NamedTuple):
 
 class Cluster:
     """An async context. `pairs` is the number of replicas, each a service with its own kube-scheduler; a lease elects
-    the active kube-scheduler. `gated`: the service places gated pods, and kube-scheduler has no extender. `extenders` replaces the services in kube-scheduler's configuration, `settings` adds
-    fields to the configuration of the services."""
+    the active kube-scheduler. `gated`: the service places gated pods, and kube-scheduler has no extender. `extenders`
+    replaces the services in kube-scheduler's configuration, `settings` adds fields to the configuration of the
+    services."""
 
     definitions: Sequence[Json] = _DEFINITIONS
     """The CRDs to install."""
@@ -127,6 +128,8 @@ class Cluster:
     ) -> None:
         self.plane = plane
         self.gated = gated
+        self.changed: Json = {}
+        """Fields of kube-scheduler's configuration that are not as in the default chart, from the next start on."""
         self._extenders = [] if gated else extenders
         self._directory = directory
         self._kinds = list(nodes)
@@ -194,7 +197,7 @@ class Cluster:
 
     async def start_scheduler(self, number: int = 0) -> None:
         """kube-scheduler number `number`, beside the service of that number."""
-        changed: Json = {"clientConnection": self._client}
+        changed: Json = {"clientConnection": self._client, **self.changed}
         if self._extenders is not None:
             changed["extenders"] = self._extenders
         if self._pairs > 1:

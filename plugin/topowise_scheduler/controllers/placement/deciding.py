@@ -186,6 +186,9 @@ class Decisions:
     def _is_plain(self, record: PodRecord) -> bool:
         """Returns whether the pod's class says everything about it, and no option has a say in the scores."""
         demands = record.demands
+        if record.status.nominated:
+            # Its own nomination counts against all other pods.
+            return False
         has_options = demands.affinity_terms or demands.numa_affinity or demands.numa_node is not None or record.claims
         return not has_options and record.requests is not None and not record.requests.shared_devices
 
@@ -194,8 +197,11 @@ class Decisions:
         cluster, names = self._cluster, self._ledger.node_states.reported()
         question = Question(record, record.requests, names, self._ledger.engine.rows(names), is_simulation=True)
         fits = np.flatnonzero((cluster.answers.verdicts(question).outcomes == FITS) & (question.rows >= 0))
+        rated = cluster.answers.best(question, fits, len(names)).tolist()
+        # Nodes where the pod itself is nominated, or a pod of a lower priority, have no score.
+        unrated = sorted(set(fits.tolist()).difference(rated), key=lambda at: names[at] != record.status.nominated)
         best: tuple[int, str] | None = None
-        for at in cluster.answers.best(question, fits, len(names)).tolist():
+        for at in (*rated, *unrated):
             against = aversion(cluster, record, record.constraints, names[at])
             if against is not None and (best is None or against < best[0]):
                 best = against, names[at]
