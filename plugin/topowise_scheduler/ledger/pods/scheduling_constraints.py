@@ -6,17 +6,11 @@ kube-scheduler itself looks at one node only. Requirements of fields that this v
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import PREFER_NO_SCHEDULE, Affinity, Spec, Taint
 
-# Volumes that exist on every node; "name" is the name of the volume, not a source.
-_NODE_INDEPENDENT_VOLUMES: Final = frozenset(
-    ("name", "configMap", "downwardAPI", "emptyDir", "gitRepo", "hostPath", "image", "nfs", "projected", "secret")
-)
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
@@ -71,9 +65,8 @@ def _unsupported(spec: Spec) -> str:
     unexamined = kube_scheduler.unexamined(spec)
     if unexamined:
         return unexamined[0]
-    for volume in spec.volumes or ():
-        if any(source is not None and name not in _NODE_INDEPENDENT_VOLUMES for name, source in volume.items()):
-            return "volumes"
+    if kube_scheduler.dependent_volumes(spec.volumes or ()):
+        return "volumes"
     if spec.schedulingGroup or spec.workloadRef:
         return "gangs"
     if spec.affinity and _selects_by_name(spec.affinity):
