@@ -14,14 +14,17 @@ from typing import Any
 
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.verdicts import inter_pod, kube_scheduler
-from topowise_scheduler.verdicts.kube_scheduler import Node
 
 Json = dict[str, Any]
 ZONE = "topology.kubernetes.io/zone"
 RACK = "rack"
 HOST = kube_scheduler.HOSTNAME
 KEYS = (ZONE, RACK, HOST)
-NAMESPACES = ("default", "other")
+NAMESPACE_NAME = "kubernetes.io/metadata.name"
+NAMESPACES = {
+    "default": {NAMESPACE_NAME: "default"},
+    "other": {NAMESPACE_NAME: "other", "team": "red"},
+}
 TAINT = {"key": "dedicated", "value": "batch", "effect": "NoSchedule"}
 APPS = ("db", "web", "job")
 PORTS = "node(s) didn't have free ports for the requested pod ports"
@@ -57,11 +60,13 @@ def selector(random: Random) -> Json | None:
         return {}
     if kind == 1:
         return {"matchExpressions": [{"key": "tier", "operator": random.choice(("Exists", "DoesNotExist"))}]}
-    if kind < 4:
+    if kind == 2:
+        return None
+    if kind < 5:
         values = random.sample(APPS, 2)
         return {"matchExpressions": [{"key": "app", "operator": random.choice(("In", "NotIn")), "values": values}]}
     labels = {"app": random.choice(APPS)}
-    if kind == 4:
+    if kind == 5:
         labels["tier"] = random.choice("xy")
     return {"matchLabels": labels}
 
@@ -78,25 +83,35 @@ def spread(random: Random) -> Json:
     for policy in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
         if random.random() < 0.4:
             constraint[policy] = random.choice(("Honor", "Ignore"))
-    if random.random() < 0.2 and "tier" not in json.dumps(constraint["labelSelector"]):
+    if random.random() < 0.2 and _can_match_keys(constraint):
         constraint["matchLabelKeys"] = ["tier"]
     return constraint
 
 
-def term(random: Random) -> Json:
+def _can_match_keys(body: Json) -> bool:
+    """Whether the API server accepts the label key beside the selector."""
+    return body["labelSelector"] is not None and "tier" not in json.dumps(body["labelSelector"])
+
+
+def term(random: Random, *, by_api_server: bool) -> Json:
     body: Json = {"topologyKey": random.choice(KEYS), "labelSelector": selector(random)}
     where = random.random()
     if where < 0.15:
-        body["namespaces"] = random.sample(NAMESPACES, random.randint(1, 2))
+        body["namespaces"] = random.sample(sorted(NAMESPACES), random.randint(1, 2))
     elif where < 0.25:
         body["namespaceSelector"] = {}
     elif where < 0.35:
-        body["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": random.choice(NAMESPACES)}}
+        body["namespaceSelector"] = {"matchLabels": {NAMESPACE_NAME: random.choice(sorted(NAMESPACES))}}
+    elif where < 0.45:
+        body["namespaceSelector"] = {"matchLabels": {"team": "red"}}
+    if by_api_server and random.random() < 0.3 and _can_match_keys(body):
+        body[random.choice(("matchLabelKeys", "mismatchLabelKeys"))] = ["tier"]
     return body
 
 
-def pod_json(random: Random, name: str, *, rate: float = 0.5) -> Json:
-    """A pod that has each sort of constraint with this probability."""
+def pod_json(random: Random, name: str, *, rate: float = 0.5, by_api_server: bool = False) -> Json:
+    """A pod that has each sort of constraint with this probability. `by_api_server`: it goes to an API server, which
+    merges label keys into the selectors of affinity terms."""
     labels = {"app": random.choice(APPS)}
     if random.random() < 0.5:
         labels["tier"] = random.choice("xy")
@@ -109,7 +124,7 @@ def pod_json(random: Random, name: str, *, rate: float = 0.5) -> Json:
         spec["topologySpreadConstraints"] = list(unique.values())
     for key in ("podAffinity", "podAntiAffinity"):
         if random.random() < rate / (2 if key == "podAffinity" else 1):
-            terms = [term(random) for _ in range(random.choice((1, 1, 2)))]
+            terms = [term(random, by_api_server=by_api_server) for _ in range(random.choice((1, 1, 2)))]
             affinity[key] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     if random.random() < rate / 2:
         port = {"containerPort": 80, "hostPort": random.choice((80, 81))}
@@ -132,7 +147,7 @@ def pod_json(random: Random, name: str, *, rate: float = 0.5) -> Json:
         spec["tolerations"] = [{"key": "dedicated", "operator": "Exists"}]
     if affinity:
         spec["affinity"] = affinity
-    metadata = {"name": name, "uid": name, "namespace": random.choice(NAMESPACES), "labels": labels}
+    metadata = {"name": name, "uid": name, "namespace": random.choice(sorted(NAMESPACES)), "labels": labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
@@ -171,11 +186,11 @@ def _ports(pod: Json) -> Iterator[tuple[str, str, int]]:
     for container in (*sidecars, *pod["spec"]["containers"]):
         for port in container.get("ports", ()):
             if port.get("hostPort"):
-                yield port.get("hostIP", "0.0.0.0"), port.get("protocol", "TCP"), port["hostPort"]  # noqa: S104
+                yield port.get("hostIP", "0.0.0.0"), port.get("protocol", "TCP"), port["hostPort"]
 
 
 def _conflict(one: tuple[str, str, int], other: tuple[str, str, int]) -> bool:
-    every = "0.0.0.0"  # noqa: S104
+    every = "0.0.0.0"
     return one[1:] == other[1:] and (one[0] == other[0] or every in (one[0], other[0]))
 
 
@@ -263,7 +278,7 @@ def _term_selects(owner: Json, item: Json, pod: Json) -> bool:
     if not item.get("namespaces") and item.get("namespaceSelector") is None:
         is_reached = namespace == owner["metadata"]["namespace"]
     else:
-        of_namespace = {"kubernetes.io/metadata.name": namespace}
+        of_namespace = NAMESPACES[namespace]
         is_reached = namespace in item.get("namespaces", ()) or _selects(item.get("namespaceSelector"), of_namespace)
     return is_reached and _selects(item.get("labelSelector"), _labels(pod))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from constrained_pods import apply, decode, node_json, pod_json, refusal
+from constrained_pods import NAMESPACES, apply, decode, node_json, pod_json, refusal
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.verdicts.inter_pod import InterPodIndex
 
@@ -22,7 +22,7 @@ class Cluster:
         self.nodes: dict[str, Json] = {}
         self.pods: dict[str, Json] = {}
         self.ledger_nodes = Nodes()
-        self.index = InterPodIndex(self.ledger_nodes)
+        self.index = InterPodIndex(self.ledger_nodes, NAMESPACES.get)
         self._number = 0
 
     def event(self) -> None:
@@ -92,11 +92,8 @@ def test_the_answers_are_those_of_the_objects(seed: int) -> None:
         verdicts = cluster.index.verdicts(cluster.index.request(decode(pod)), list(cluster.nodes))
         objections = [verdicts.objection(at) for at in range(len(cluster.nodes))]
         assert ["" if found is None else found.words for found in objections] == cluster.expected(pod)
-        assert verdicts.words().total() == np_false(verdicts.passes)
-
-
-def np_false(passes: Any) -> int:
-    return int((~passes).sum())
+        assert verdicts.allowed() == [name for name, found in zip(cluster.nodes, objections, strict=True) if not found]
+        assert verdicts.words().total() == len(cluster.nodes) - len(verdicts.allowed())
 
 
 @pytest.mark.parametrize("seed", range(6))
