@@ -24,6 +24,8 @@ NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 """The label that the API server gives to every namespace: its name."""
 NamespaceLabels: TypeAlias = Callable[[str], Mapping[str, str] | None]
 """Returns the labels of a namespace, None if they are not known."""
+LARGEST_REQUEST: Final = 1 << 16
+"""Bytes of a request in MessagePack. A larger request is not examined."""
 LARGEST_KIND: Final = 1 << 14
 """Bytes of a kind in MessagePack. A pod that exceeds them counts as a pod without labels, ports and terms: it has them
 only to fill memory, and kube-scheduler still checks its anti-affinity on the node that a pod is given."""
@@ -167,7 +169,7 @@ def request_of(pod: objects.Pod, *, knows_namespaces: bool = False) -> Request:
     repelling = _terms(affinity.podAntiAffinity, meta.namespace)
     required = _required(affinity.nodeAffinity)
     terms = () if knows_namespaces else [term for term in (*attracting, *repelling) if term.reads_labels_of_namespaces]
-    return Request(
+    request = Request(
         namespace=meta.namespace,
         labels=meta.labels or {},
         ports=_host_ports(spec),
@@ -182,6 +184,20 @@ def request_of(pod: objects.Pod, *, knows_namespaces: bool = False) -> Request:
         ),
         unexamined=tuple(_unexamined(spec, terms)),
     )
+    return request if len(_encode(request)) <= LARGEST_REQUEST else _TOO_LARGE
+
+
+_TOO_LARGE: Final = Request(
+    namespace="",
+    labels={},
+    ports=(),
+    affinity=(),
+    anti_affinity=(),
+    spreads=(),
+    declares_spreads=True,
+    node_spec=kube_scheduler.Spec(),
+    unexamined=(Unexamined("pod affinity"), Unexamined("topology spread")),
+)
 
 
 def _unexamined(spec: objects.Spec, terms: Iterable[Term]) -> Iterator[Unexamined]:

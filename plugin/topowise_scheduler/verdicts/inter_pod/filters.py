@@ -10,7 +10,7 @@ Upstream: plugins/nodeports/node_ports.go, plugins/podtopologyspread/filtering.g
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -29,6 +29,8 @@ LABEL: Final = f"{SPREAD} (missing required label)"
 AFFINITY: Final = "node(s) didn't match pod affinity rules"
 ANTI_AFFINITY: Final = "node(s) didn't match pod anti-affinity rules"
 EXISTING: Final = "node(s) didn't satisfy existing pods anti-affinity rules"
+# The code of a name without a Node object.
+_NO_NODE: Final = -1
 
 
 class SpreadPods(msgspec.Struct, frozen=True):
@@ -56,13 +58,13 @@ class TermPods(msgspec.Struct, frozen=True):
 
 
 class TermOwners(msgspec.Struct, frozen=True):
-    """Pods that have this anti-affinity term."""
+    """Pods that have one of these anti-affinity terms, which have one topology key."""
 
-    term: Term
+    terms: tuple[Term, ...]
 
     def matches(self, kind: PodKind, _: NamespaceLabels) -> bool:
         """Whether such pods are counted."""
-        return self.term in kind.anti_affinity
+        return any(term in self.terms for term in kind.anti_affinity)
 
 
 class PortUsers(msgspec.Struct, frozen=True):
@@ -105,7 +107,7 @@ class _Refusal(msgspec.Struct):
 class NodeVerdicts:
     """Which of the named nodes pass; one entry a name, in their order.
 
-    `codes`: 0 for a node that passes.
+    `codes`: 0 for a node that passes, equal numbers for nodes that the same filter refuses.
     """
 
     def __init__(
@@ -117,10 +119,13 @@ class NodeVerdicts:
         self.codes = np.zeros(len(names), np.int16)
         if rows is None or existing is None:
             return
-        known = rows >= 0
+        by_row = np.zeros(len(existing), np.int16)
+        # The first refusal is written last.
         for code in range(len(refusals), 0, -1):
-            self.codes[known & refusals[code - 1].rows[rows]] = code
-        self.codes[~known | ~existing[rows]] = -1
+            by_row[refusals[code - 1].rows] = code
+        by_row[~existing] = _NO_NODE
+        self.codes = by_row[rows]
+        self.codes[rows < 0] = _NO_NODE
 
     @property
     def passes(self) -> Mask:
@@ -214,9 +219,10 @@ def _spread(pods: Pods, request: Request, spread: Spread, domains: Domains, incl
     """The nodes without the label, and those whose domain would exceed the skew."""
     counts = pods.counts(SpreadPods(request.namespace, spread))
     of_row = domains.of_row
-    in_domain = np.bincount(of_row[included], weights=counts[included], minlength=domains.size + 1).astype(np.int64)
+    of_included = of_row[included]
+    in_domain = np.bincount(of_included, weights=counts[included], minlength=domains.size + 1).astype(np.int64)
     eligible = np.zeros(domains.size + 1, np.bool_)
-    eligible[of_row[included]] = True
+    eligible[of_included] = True
     is_enough = int(np.count_nonzero(eligible)) >= spread.min_domains
     least = int(in_domain[eligible].min()) if is_enough and eligible.any() else 0
     own = int(spread.selects(request.labels))
@@ -238,10 +244,16 @@ def _spread(pods: Pods, request: Request, spread: Spread, domains: Domains, incl
 
 
 def _affinity_refusals(pods: Pods, request: Request, terms_against: Iterable[Term], existing: Mask) -> list[_Refusal]:
+    by_key: defaultdict[str, list[Term]] = defaultdict(list)
+    for term in terms_against:
+        by_key[term.topology_key].append(term)
     return [
         *([_affinity(pods, request, existing)] if request.affinity else ()),
-        *(_anti_affinity(pods, TermPods((term,)), term, existing, ANTI_AFFINITY) for term in request.anti_affinity),
-        *(_anti_affinity(pods, TermOwners(term), term, existing, EXISTING) for term in terms_against),
+        *(
+            _anti_affinity(pods, term.topology_key, TermPods((term,)), existing, ANTI_AFFINITY)
+            for term in request.anti_affinity
+        ),
+        *(_anti_affinity(pods, key, TermOwners(tuple(terms)), existing, EXISTING) for key, terms in by_key.items()),
     ]
 
 
@@ -264,12 +276,13 @@ def _affinity(pods: Pods, request: Request, existing: Mask) -> _Refusal:
     return _Refusal(~passes, "pod affinity", AFFINITY, resolvable=False, detail=lambda _: keys)
 
 
-def _anti_affinity(pods: Pods, predicate: Predicate, term: Term, existing: Mask, words: str) -> _Refusal:
-    domains = pods.rows.domains(term.topology_key)
+def _anti_affinity(pods: Pods, key: str, predicate: Predicate, existing: Mask, words: str) -> _Refusal:
+    """The nodes in a domain with such a pod."""
+    domains = pods.rows.domains(key)
     rows = _in_domains_of(domains, existing & (pods.counts(predicate) > 0))
 
     def detail(row: int) -> str:
-        return f"{term.topology_key}={pods.rows.label(row, term.topology_key)}"
+        return f"{key}={pods.rows.label(row, key)}"
 
     return _Refusal(rows, "pod affinity", words, resolvable=True, detail=detail)
 

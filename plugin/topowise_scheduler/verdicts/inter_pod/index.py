@@ -270,7 +270,7 @@ class InterPodIndex:
     def _candidates(self, predicate: Predicate) -> Collection[PodKind]:
         """Returns the kinds that may satisfy a predicate."""
         if isinstance(predicate, TermOwners):
-            return self._terms.owners.get(predicate.term, ())
+            return {kind for term in predicate.terms for kind in self._terms.owners.get(term, ())}
         if isinstance(predicate, PortUsers):
             return self._with_ports
         if isinstance(predicate, SpreadPods):

@@ -137,6 +137,8 @@ class NodeRows:
 
     def selected(self, spec: kube_scheduler.Spec) -> Mask:
         """Returns which nodes match the nodeSelector and the required node affinity."""
+        if not spec.nodeSelector and spec.affinity is None:
+            return self.existing()
         key = _encode(["selected", spec.nodeSelector, spec.affinity])
         return self._mask(key, lambda node: kube_scheduler.is_selected(node, spec))
 
