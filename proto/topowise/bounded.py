@@ -52,6 +52,10 @@ class Bounded(Generic[Key, Value]):
         """Returns keys and values, the least recently used first."""
         return {key: value for key, (value, _) in self._entries.items()}.items()
 
+    def values(self) -> list[Value]:
+        """Returns the values, the least recently used first."""
+        return [value for value, _ in self._entries.values()]
+
     def get(self, key: Key) -> Value | None:
         """Returns the value of a key, None if it is not kept."""
         entry = self._entries.get(key)

@@ -39,6 +39,7 @@ from topowise_scheduler.serve.extender.replies import NotReady, Observer, Reply,
 from topowise_scheduler.serve.extender.verbs import Verbs, table
 from topowise_scheduler.verdicts import strategies
 from topowise_scheduler.verdicts.engine import Engine
+from topowise_scheduler.verdicts.inter_pod import InterPodIndex
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 from topowise_scheduler.verdicts.refusals import Refusal
 
@@ -252,10 +253,13 @@ class Service:
     ) -> None:
         self.clock = clock or Clock()
         self.engine = Engine()
-        self.ledger = Ledger(self.engine, self.clock, **{"markers": lambda name: 512, "steers": True, **options})
-        self.records = Records(places=places, seen=seen, is_exporter=recognises("topowise-system", EXPORTER_LABELS))
-        self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()))
         self.nodes = Nodes()
+        index = InterPodIndex(self.nodes) if places else None
+        options = {"markers": lambda name: 512, "steers": True, "inter_pod": index, **options}
+        self.ledger = Ledger(self.engine, self.clock, **options)
+        is_exporter = recognises("topowise-system", EXPORTER_LABELS)
+        self.records = Records(places=places, seen=seen, is_exporter=is_exporter, index=index)
+        self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()))
         self.trial = Trial(self.ledger, self.answers, self.nodes)
         self.view = ClusterView(self.trial)
 

@@ -14,31 +14,7 @@ from itertools import chain
 
 import msgspec
 
-from topowise_scheduler.verdicts.kube_scheduler import Requirement
-
-
-class LabelSelector(msgspec.Struct, frozen=True, gc=False):
-    """All parts must match, so an empty selector selects everything."""
-
-    matchLabels: dict[str, str] | None = None
-    matchExpressions: tuple[Requirement, ...] | None = None
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether it selects an object with these labels; an invalid selector selects nothing."""
-        requirements = self.matchExpressions or ()
-        return (
-            all(map(_is_valid, requirements))
-            and all(labels.get(key) == value for key, value in (self.matchLabels or {}).items())
-            and all(requirement.matches(labels.get(requirement.key)) for requirement in requirements)
-        )
-
-
-def _is_valid(requirement: Requirement) -> bool:
-    """Whether the operator exists for labels and has values if it needs them: In and NotIn do, Exists and DoesNotExist
-    not."""
-    if requirement.operator in ("In", "NotIn"):
-        return bool(requirement.values)
-    return requirement.operator in ("Exists", "DoesNotExist") and not requirement.values
+from topowise_scheduler.verdicts.kube_scheduler import LabelSelector
 
 
 class BudgetMetadata(msgspec.Struct, frozen=True, gc=False):

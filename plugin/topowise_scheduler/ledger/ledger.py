@@ -33,6 +33,7 @@ from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.reservations import Reservations
 from topowise_scheduler.options.device_affinity import Settings
 from topowise_scheduler.verdicts.engine import Engine
+from topowise_scheduler.verdicts.inter_pod import InterPodIndex
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +66,11 @@ class Ledger:
         steers: bool = False,
         claims: ClaimSettings | None = None,
         ignores_claims: bool = False,
+        inter_pod: InterPodIndex | None = None,
     ) -> None:
         self.engine = engine
+        self.inter_pod = inter_pod
+        """All pods, for constraints between pods; None unless this service places pods."""
         self.clock = clock
         """Seconds, monotonic; to be read."""
         self.events: Counter[str] = Counter()
@@ -161,6 +165,8 @@ class Ledger:
         self.attracting.put(uid, ())
         self.stop_waiting(uid)
         self.placements.drop(uid)
+        if self.inter_pod is not None:
+            self.inter_pod.drop(uid)
         self.reservations.queried.pop(uid)
         self.reservations.unverified_pods.note_gone(uid)
         # A refused pod stays in `refused` until it is deleted, so that its refusal counts once.
@@ -223,7 +229,7 @@ class Ledger:
         self.stop_waiting(record.uid)
         self.placements.decide(record, name)
         if name:
-            self.reservations.place(record, name)
+            self._expect(record, name)
             if (node_state := self.node_states.of(name)) is not None:
                 node_state.note_judged(record.uid)
 
@@ -232,8 +238,17 @@ class Ledger:
         placement = self.placements.of(uid)
         if placement is None or not self.placements.retract(uid):
             return
-        self.reservations.unplace(uid)
+        self._expect(placement.record, "")
         self._put_waiting(placement.record)
+
+    def _expect(self, record: PodRecord, name: str) -> None:
+        """A pending pod is placed on a node, or on none any more ("")."""
+        if name:
+            self.reservations.place(record, name)
+        else:
+            self.reservations.unplace(record.uid)
+        if self.inter_pod is not None:
+            self.inter_pod.place(record.uid, name)
 
     # Time
 
@@ -283,9 +298,9 @@ class Ledger:
         # A pod without readable amounts cannot be placed by the model, so it is expected nowhere.
         is_readable = record.needs is not None
         if node and is_readable and not was_placed:
-            self.reservations.place(record, node)
+            self._expect(record, node)
         elif was_placed and not node:
-            self.reservations.unplace(record.uid)
+            self._expect(record, "")
         self._bookings.nominate(record, record.status.nominated if is_readable else "")
 
     def _put_waiting(self, record: PodRecord) -> None:

@@ -33,6 +33,7 @@ from topowise_scheduler.serve.extender.explaining import Explainer
 from topowise_scheduler.serve.extender.steering import NodeSteering
 from topowise_scheduler.verdicts import strategies
 from topowise_scheduler.verdicts.engine import Engine
+from topowise_scheduler.verdicts.inter_pod import InterPodIndex
 
 if TYPE_CHECKING:
     from topowise_scheduler.options.claims.ledger import Claims
@@ -62,6 +63,7 @@ class Core:
             claims=None
             if self.claims is None
             else ClaimSettings(self.claims, self.nodes.get, claims.alignment, claims.namespaces),
+            inter_pod=InterPodIndex(self.nodes) if settings.placement.enabled else None,
         )
         shows = settings.ui.enabled and bool(settings.read_only.port)
         self.decisions = Decisions(_DECISIONS, clock.wall) if shows else None
@@ -69,6 +71,7 @@ class Core:
             places=settings.placement.enabled,
             seen=None if self.decisions is None else self.decisions.seen,
             is_exporter=recognises(exporters.namespace),
+            index=self.ledger.inter_pod,
         )
         self.budgets = Budgets()
         self.sources: list[Reflector[Any]] = reflectors(api, self.ledger, self.records, self.budgets, self.nodes)

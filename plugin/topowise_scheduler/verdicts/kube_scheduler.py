@@ -33,6 +33,10 @@ RESOURCE_CLAIMS: Final = "resource claims"
 """The entry of `unexamined` for claims."""
 _PODS: Final = "pods"
 _HARD: Final = ("NoSchedule", "NoExecute")
+# Volumes that exist on every node; "name" is the name of the volume, not a source.
+_NODE_INDEPENDENT_VOLUMES: Final = frozenset(
+    ("name", "configMap", "downwardAPI", "emptyDir", "gitRepo", "hostPath", "image", "nfs", "projected", "secret")
+)
 PREFER_NO_SCHEDULE: Final = "PreferNoSchedule"
 """Effect of a taint that kube-scheduler only scores."""
 
@@ -179,6 +183,30 @@ class Requirement(msgspec.Struct, frozen=True, gc=False):
         return False
 
 
+class LabelSelector(msgspec.Struct, frozen=True, gc=False):
+    """A selector of labels. All parts must match, so an empty selector selects everything."""
+
+    matchLabels: dict[str, str] | None = None
+    matchExpressions: tuple[Requirement, ...] | None = None
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether it selects an object with these labels; an invalid selector selects nothing."""
+        requirements = self.matchExpressions or ()
+        return (
+            all(map(_is_valid, requirements))
+            and all(labels.get(key) == value for key, value in (self.matchLabels or {}).items())
+            and all(requirement.matches(labels.get(requirement.key)) for requirement in requirements)
+        )
+
+
+def _is_valid(requirement: Requirement) -> bool:
+    """Whether the operator exists for labels and has values if it needs them: In and NotIn do, Exists and DoesNotExist
+    not."""
+    if requirement.operator in ("In", "NotIn"):
+        return bool(requirement.values)
+    return requirement.operator in ("Exists", "DoesNotExist") and not requirement.values
+
+
 class Term(msgspec.Struct, frozen=True, gc=False):
     matchExpressions: tuple[Requirement, ...] | None = ()
     matchFields: tuple[Requirement, ...] | None = ()
@@ -260,7 +288,9 @@ class Objection(msgspec.Struct, frozen=True, gc=False):
     `verdict`: "not now" if the pod fits on the empty node, "never" if not, "excluded" for reasons other than resources.
     """
 
-    kind: Literal["no node", "cordon", "name", "taint", "selector", "amounts", "devices"]
+    kind: Literal[
+        "no node", "cordon", "name", "taint", "selector", "amounts", "devices", "ports", "spread", "pod affinity"
+    ]
     verdict: Literal["not now", "never", "excluded"]
     words: str
     text: str
@@ -293,6 +323,17 @@ def unexamined(spec: Spec) -> tuple[Unexamined, ...]:
         "scheduling gates": any(gate.name != GATE for gate in spec.schedulingGates or ()),
     }
     return tuple([words for words, is_required in requirements.items() if is_required])
+
+
+def dependent_volumes(volumes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The names of the volumes that a node may lack: of the PersistentVolumeClaim if it is one."""
+    names = []
+    for volume in volumes:
+        for source, details in volume.items():
+            if details is not None and source not in _NODE_INDEPENDENT_VOLUMES:
+                claim = details.get("claimName") if isinstance(details, dict) else None
+                names.append(str(claim or volume.get("name") or source))
+    return names
 
 
 def refusal(node: Node, spec: Spec, needs: Needs, used: Mapping[str, int]) -> Objection | None:
@@ -344,6 +385,17 @@ def exclusion_of(node: Node, spec: Spec) -> Objection | None:
     if unmatched is None:
         return None
     return _excluded("selector", "node(s) didn't match Pod's node affinity/selector", unmatched)
+
+
+def is_selected(node: Node, spec: Spec) -> bool:
+    """Whether the node matches the nodeSelector and the required node affinity (RequiredNodeAffinity.Match)."""
+    return _unmatched(node, spec) is None
+
+
+def is_tainted(node: Node, tolerations: Iterable[Toleration]) -> bool:
+    """Whether the Node has a hard taint that is not tolerated. The taints of a cordon count once the node controller
+    has set them."""
+    return any(taint.effect in _HARD and not _is_tolerated(taint, tolerations) for taint in node.taints)
 
 
 def lacks_devices(problem: str) -> Objection:

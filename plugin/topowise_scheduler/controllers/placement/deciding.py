@@ -29,6 +29,7 @@ from topowise_scheduler.overlay.candidates import Candidates
 from topowise_scheduler.overlay.overlay import Overlay
 from topowise_scheduler.overlay.overlay import Placement as Placed
 from topowise_scheduler.overlay.trial import Trial
+from topowise_scheduler.verdicts.inter_pod import Request
 from topowise_scheduler.verdicts.policy_annotations import Demand
 
 Form = Literal["required", "nominated"]
@@ -169,13 +170,11 @@ class Decisions:
             # No kubelet aligns anything for it, or nobody can say what it needs.
             return [self._booked(record, "")]
         node = yield from self._best(record)
-        if not node:
-            return []
-        return [self._booked(record, node, soft=bool(constraints.unsupported))]
+        return [self._booked(record, node)] if node else []
 
     def _best(self, record: PodRecord) -> Generator[None, None, str]:
         """Returns the best node that takes the pod, "" without one."""
-        if self._is_plain(record):
+        if self._is_plain(record) and not self._is_constrained(record):
             board = self._board(record)
             yield from board.refresh()
             node = board.best()
@@ -196,7 +195,11 @@ class Decisions:
         assert record.requests is not None and record.constraints is not None
         cluster, names = self._cluster, self._ledger.node_states.reported()
         question = Question(record, record.requests, names, self._ledger.engine.rows(names), is_simulation=True)
-        fits = np.flatnonzero((cluster.answers.verdicts(question).outcomes == FITS) & (question.rows >= 0))
+        taking = (cluster.answers.verdicts(question).outcomes == FITS) & (question.rows >= 0)
+        request = self._request(record)
+        if request is not None and self._ledger.inter_pod is not None:
+            taking &= self._ledger.inter_pod.verdicts(request, names).passes
+        fits = np.flatnonzero(taking)
         rated = cluster.answers.best(question, fits, len(names)).tolist()
         # Nodes where the pod itself is nominated, or a pod of a lower priority, have no score.
         unrated = sorted(set(fits.tolist()).difference(rated), key=lambda at: names[at] != record.status.nominated)
@@ -229,11 +232,36 @@ class Decisions:
         key = record.shape, record.priority, record.demands.policy, constraints.key
         return self._boards.once(key, lambda: Board(self._cluster, record, constraints))
 
-    def _booked(self, record: PodRecord, node: str, *, soft: bool = False, decision: str = "") -> Write:
+    def _booked(self, record: PodRecord, node: str, decision: str = "") -> Write:
+        """Books the pod on the node."""
+        form: Form = "nominated" if node and self._needs_a_way_out(record, node) else self._form
         self._ledger.place(record, node)
+        return Write(record, node, form, decision)
+
+    def _needs_a_way_out(self, record: PodRecord, node: str) -> bool:
+        """Returns whether kube-scheduler must be free to choose another node: it may refuse this one for what is not
+        examined here, or because it sees only this node; or an autoscaler has to move the pod later."""
+        index, request = self._ledger.inter_pod, self._request(record)
+        if record.constraints is None or (index is None and record.constraints.unexamined):
+            return True
+        if index is not None and request is not None:
+            seen_alone = index.verdicts(request, [node], as_only=True)
+            if index.unexamined(request) or not seen_alone.passes.all():
+                return True
         labels = {} if (of := self._cluster.nodes.get(node)) is None else of.labels
-        is_soft = soft or any(label in labels for label in AUTOSCALED)
-        return Write(record, node, "nominated" if is_soft else self._form, decision)
+        return any(label in labels for label in AUTOSCALED)
+
+    def _request(self, record: PodRecord) -> Request | None:
+        """Returns what the pod requires of other pods."""
+        index = self._ledger.inter_pod
+        return None if index is None else index.request_of(record.uid)
+
+    def _is_constrained(self, record: PodRecord) -> bool:
+        """Returns whether other pods decide which nodes kube-scheduler lets the pod onto."""
+        index, request = self._ledger.inter_pod, self._request(record)
+        if index is None or request is None:
+            return False
+        return request.is_constrained or bool(index.terms_against(request))
 
     # A group
 
@@ -262,28 +290,35 @@ class Decisions:
                 for write in writes:
                     self._ledger.retract(write.record.uid)
                 return []
-            writes.append(self._booked(record, node, decision=decision))
+            writes.append(self._booked(record, node, decision))
         return writes
 
     def _group_places(self, members: Sequence[PodRecord]) -> Generator[None, None, list[tuple[PodRecord, str]] | None]:
         """Returns the node of each pod, None if they do not fit together."""
         overlay, names = Overlay(self._cluster), self._ledger.node_states.reported()
+        index = self._ledger.inter_pod
+        others = None if index is None else index.trial()
         candidates: dict[Hashable, Candidates] = {}
         places = []
         for record in members:
             if record.requests is None or not record.requests.can_be_aligned:
                 places.append((record, ""))
                 continue
-            key = record.pod_class
+            request, among, key = self._request(record), names, record.pod_class
+            if others and request and (request.is_constrained or others.terms_against(request)):
+                # What other pods require changes with each pod of the group.
+                among, key = others.verdicts(request, names).allowed(), record.uid
             if key not in candidates:
-                rows = self._ledger.engine.rows(names)
+                rows = self._ledger.engine.rows(among)
                 yield from self._ledger.engine.steps(record.requests, rows)
-                question = Question(record, record.requests, names, rows, is_simulation=True)
+                question = Question(record, record.requests, among, rows, is_simulation=True)
                 candidates[key] = Candidates(self._cluster, question)
             placed = yield from candidates[key].placing(overlay, record)
             if not isinstance(placed, Placed):
                 return None
             overlay = placed.overlay
+            if others and request:
+                others.place(request, placed.node)
             places.append((record, placed.node))
             yield
         return places

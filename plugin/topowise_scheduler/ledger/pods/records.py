@@ -32,7 +32,8 @@ from topowise_scheduler.options.device_affinity import AffinityTerm
 from topowise_scheduler.options.steering.annotation import required_numa_node
 from topowise_scheduler.options.steering.numa_affinity import PodTerm, pod_terms
 from topowise_scheduler.report.shape import PodRequests
-from topowise_scheduler.verdicts import kube_scheduler, policy_annotations
+from topowise_scheduler.verdicts import inter_pod, kube_scheduler, policy_annotations
+from topowise_scheduler.verdicts.inter_pod import InterPodIndex
 from topowise_scheduler.verdicts.refusals import PREFIX
 
 # status.reason of a pod that its kubelet refused (pkg/kubelet/lifecycle, cm/admission).
@@ -210,7 +211,8 @@ class Records:
     """Makes records, and keeps what they share. Not thread-safe.
 
     `places`: whether the service places gated pods. `seen`: called with each decoded pod, before all but its record is
-    dropped. `is_exporter`: whether a pod is one of an exporter.
+    dropped. `is_exporter`: whether a pod is one of an exporter. `index`: receives each pod, for constraints between
+    pods.
     """
 
     def __init__(
@@ -219,8 +221,10 @@ class Records:
         places: bool = False,
         seen: Callable[[pods.Pod], None] | None = None,
         is_exporter: Callable[[pods.Metadata], bool] = lambda _: False,
+        index: InterPodIndex | None = None,
     ) -> None:
         self._places = places
+        self._index = index
         self._seen = seen
         self._is_exporter = is_exporter
         # Weak: dropped with the last record that uses them.
@@ -238,6 +242,8 @@ class Records:
         pod = _decode(raw)
         if self._seen is not None:
             self._seen(pod)
+        if self._index is not None:
+            self._index.put(inter_pod.decode(raw))
         record = self.record(pod)
         is_gated = self._places and GATE in record.status.gates
         if record.status.stage != "pending" or not (is_gated or record.status.placed_on or record.status.tried):

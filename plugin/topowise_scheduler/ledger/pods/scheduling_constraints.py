@@ -1,7 +1,7 @@
 """What the spec of a pending pod requires of nodes in kube-scheduler's own filters, and prefers, as far as it is
 checked here.
 
-Invariant: `unsupported` names every requirement that is not checked here. Requirements of fields that this version does
+Invariant: `unexamined` names every requirement that is not checked here. Requirements of fields that this version does
 not know are not detected.
 """
 
@@ -14,10 +14,6 @@ import msgspec
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import PREFER_NO_SCHEDULE, Affinity, Spec, Taint
 
-# Volumes that exist on every node; "name" is the name of the volume, not a source.
-_NODE_INDEPENDENT_VOLUMES: Final = frozenset(
-    ("name", "configMap", "downwardAPI", "emptyDir", "gitRepo", "hostPath", "image", "nfs", "projected", "secret")
-)
 # As much as a preferred term of the greatest weight.
 _AVOIDED_TAINT: Final = 100
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -26,13 +22,11 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 class SchedulingConstraints(msgspec.Struct, frozen=True, gc=False):
     """Pods with equal constraints share one object, found by `key`. `spec` has only what selects nodes.
 
-    `unsupported`: why kube-scheduler has to decide about the pod alone, "" if it need not.
     `unexamined`: the requirements on nodes that this service does not check.
     """
 
     spec: Spec
     key: bytes
-    unsupported: str
     unexamined: tuple[str, ...] = ()
 
     def excludes(self, node: kube_scheduler.Node) -> bool:
@@ -62,18 +56,5 @@ def constraints_of(spec: Spec) -> SchedulingConstraints:
         schedulerName=spec.schedulerName,
         nodeName=spec.nodeName,
     )
-    unsupported, unexamined = _unsupported(spec), kube_scheduler.unexamined(spec)
-    key = _encode([selecting, unsupported, unexamined])
-    return SchedulingConstraints(selecting, key, unsupported, unexamined)
-
-
-def _unsupported(spec: Spec) -> str:
     unexamined = kube_scheduler.unexamined(spec)
-    if unexamined:
-        return unexamined[0]
-    for volume in spec.volumes or ():
-        if any(source is not None and name not in _NODE_INDEPENDENT_VOLUMES for name, source in volume.items()):
-            return "volumes"
-    if spec.schedulingGroup or spec.workloadRef:
-        return "gangs"
-    return ""
+    return SchedulingConstraints(selecting, _encode([selecting, unexamined]), unexamined)
