@@ -393,6 +393,22 @@ def test_counts_are_bounded() -> None:
     assert refused(pods, pod(**apart(term(selector={"matchLabels": {"number": "0"}})))) == {"b1": ANTI_AFFINITY}
 
 
+def test_nodes_may_become_many_between_questions() -> None:
+    known = Nodes()
+    pods = InterPodIndex(known)
+    names = [f"n{number}" for number in range(200)]
+    request = pods.request(decode(pod(**apart(term(HOST)), **spreads(spread(HOST)))))
+    assert pods.verdicts(request, names).words() == {NO_NODE.words: 200}
+    for name in names:
+        pods.put(decode(pod(f"on-{name}", name)))
+        apply(known, {"metadata": {"name": name, "labels": {HOST: name}}, "spec": {}})
+    assert pods.verdicts(request, names).words() == {ANTI_AFFINITY: 200}
+    pods.drop("on-n199")
+    # One pod a node, and none on the last.
+    assert pods.verdicts(request, names).allowed() == ["n199"]
+    assert pods.verdicts(request, names).words() == {SPREAD: 199}
+
+
 def test_rows_of_nodes_are_used_again() -> None:
     known = Nodes()
     pods = InterPodIndex(known)
