@@ -224,9 +224,13 @@ class InterPodIndex:
         return request_of(pod, knows_namespaces=self.labels_of is not no_namespaces)
 
     def verdicts(self, request: Request, names: Sequence[str], *, as_only: bool = False) -> NodeVerdicts:
-        """Returns which of these nodes kube-scheduler's plug-ins would accept. A caller that passes the same sequence
-        again saves the search for its rows. `as_only`: as kube-scheduler sees them once the pod's required node
-        affinity names these nodes only, by which `minDomains` may never be reached."""
+        """Returns which of these nodes kube-scheduler's plug-ins would accept for a pod that is not counted: a placed
+        pod is to be withdrawn, or removed in a trial, first. A tuple that is passed again saves the search for its
+        rows.
+
+        `as_only`: as kube-scheduler sees them once the pod's required node affinity names these nodes only. The skew
+        always passes then, and `minDomains` may never be reached.
+        """
         return filters.verdicts(self, request, names, as_only=as_only)
 
     def unexamined(self, request: Request) -> tuple[Unexamined, ...]:
