@@ -286,6 +286,7 @@ class Objection(msgspec.Struct, frozen=True, gc=False):
 
     `taint` is the untolerated taint of kind "taint".
     `verdict`: "not now" if the pod fits on the empty node, "never" if not, "excluded" for reasons other than resources.
+    Of constraints between pods it is "not now" if the end of other pods can help.
     """
 
     kind: Literal[

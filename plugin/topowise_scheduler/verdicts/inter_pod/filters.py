@@ -156,8 +156,8 @@ class NodeVerdicts:
 
 
 def verdicts(pods: Pods, request: Request, names: Sequence[str], *, as_only: bool = False) -> NodeVerdicts:
-    """Returns which nodes pass. `as_only`: as kube-scheduler sees them once the pod's required node affinity names
-    these nodes only."""
+    """Returns which nodes pass; for a pod that no constraint concerns all, without a look at the nodes. `as_only`: as
+    kube-scheduler sees them once the pod's required node affinity names these nodes only."""
     terms_against = pods.terms_against(request)
     if not request.is_constrained and not terms_against:
         return NodeVerdicts(names, None, (), None)
@@ -188,10 +188,14 @@ def _port_refusals(pods: Pods, ports: Sequence[HostPort]) -> list[_Refusal]:
             "ports",
             PORTS,
             resolvable=True,
-            detail=lambda _, text=f"{port.port}/{port.protocol}": text,  # type: ignore[misc]
+            detail=_always(f"{port.port}/{port.protocol}"),
         )
         for port in ports
     ]
+
+
+def _always(text: str) -> Callable[[int], str]:
+    return lambda _: text
 
 
 def _spread_refusals(pods: Pods, request: Request, existing: Mask, only: Mask | None) -> list[_Refusal]:
@@ -238,7 +242,7 @@ def _spread(pods: Pods, request: Request, spread: Spread, domains: Domains, incl
         )
 
     return [
-        _Refusal(of_row < 0, "spread", LABEL, resolvable=False, detail=lambda _: spread.topology_key),
+        _Refusal(of_row < 0, "spread", LABEL, resolvable=False, detail=_always(spread.topology_key)),
         _Refusal(rows, "spread", SPREAD, resolvable=True, detail=detail),
     ]
 
@@ -273,7 +277,7 @@ def _affinity(pods: Pods, request: Request, existing: Mask) -> _Refusal:
     if is_first and are_selecting(request.affinity, request.namespace, request.labels, pods.labels_of):
         passes = labelled
     keys = ", ".join(dict.fromkeys(term.topology_key for term in request.affinity))
-    return _Refusal(~passes, "pod affinity", AFFINITY, resolvable=False, detail=lambda _: keys)
+    return _Refusal(~passes, "pod affinity", AFFINITY, resolvable=False, detail=_always(keys))
 
 
 def _anti_affinity(pods: Pods, key: str, predicate: Predicate, existing: Mask, words: str) -> _Refusal:

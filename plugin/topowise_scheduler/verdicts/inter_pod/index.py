@@ -9,6 +9,7 @@ Invariant: the answers are those of an index that was built anew from the same p
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
@@ -42,7 +43,7 @@ from topowise_scheduler.verdicts.inter_pod.node_rows import NodeRows, NodeSource
 _MAX_TALLY_BYTES: Final = 32 << 20
 _MAX_REQUEST_BYTES: Final = 8 << 20
 # Each event of a pod looks at every tally.
-_MOST_TALLIES: Final = 256
+MOST_TALLIES: Final = 256
 _KIND_BYTES: Final = 64
 _EVERY_NAMESPACE: Final = ""
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -139,10 +140,10 @@ class _KnownPod(NamedTuple):
 class InterPodIndex:
     """All pods that kube-scheduler counts: assigned pods that have not ended, and pending pods that were placed.
 
-    Only a service that places pods has an index. Each pod of the watch, decoded by `objects.decode`, goes to `put`, and
-    its end to `drop`. The controller calls `place` once it has booked a pending pod, before the API server shows the
-    node, and `withdraw` if the pod is not bound after all. `nodes` are the Node objects of the ledger; they are read at
-    each question.
+    Only a service that places pods has an index. `put` takes each pod of the watch, decoded by `objects.decode`, where
+    Records.decode calls its hook, and `drop` its UID, where Ledger.drop_pod forgets it. The controller calls `place`
+    once it has booked a pending pod, before the API server shows the node, and `withdraw` if the pod is not bound after
+    all. `nodes` are the Node objects of the ledger; they are read at each question.
 
     `labels_of` returns the labels of a namespace; without it a term with a namespaceSelector for other labels than the
     name of the namespace is unexamined. `has_default_spreads`: kube-scheduler is configured with default constraints of
@@ -164,7 +165,7 @@ class InterPodIndex:
         self._with_ports: set[PodKind] = set()
         self._terms = _Terms()
         self._tallies: Bounded[Predicate, _Tally] = Bounded(
-            _MAX_TALLY_BYTES, lambda _, tally: 4 * self.rows.capacity + _KIND_BYTES * len(tally.kinds), _MOST_TALLIES
+            _MAX_TALLY_BYTES, lambda _, tally: 4 * self.rows.capacity + _KIND_BYTES * len(tally.kinds), MOST_TALLIES
         )
         self._requests: Bounded[bytes, Request] = Bounded(_MAX_REQUEST_BYTES, lambda key, _: 4 * len(key))
 
@@ -175,7 +176,7 @@ class InterPodIndex:
 
     def put(self, pod: objects.Pod) -> None:
         """A pod came or changed. A pod that has ended counts no more."""
-        uid, node = pod.metadata.uid, pod.spec.nodeName
+        uid, node = pod.metadata.uid, sys.intern(pod.spec.nodeName)
         if pod.is_terminal:
             self.drop(uid)
             return
@@ -223,9 +224,13 @@ class InterPodIndex:
         return request_of(pod, knows_namespaces=self.labels_of is not no_namespaces)
 
     def verdicts(self, request: Request, names: Sequence[str], *, as_only: bool = False) -> NodeVerdicts:
-        """Returns which of these nodes kube-scheduler's plug-ins would accept. A caller that passes the same sequence
-        again saves the search for its rows. `as_only`: as kube-scheduler sees them once the pod's required node
-        affinity names these nodes only, by which `minDomains` may never be reached."""
+        """Returns which of these nodes kube-scheduler's plug-ins would accept for a pod that is not counted: a placed
+        pod is to be withdrawn, or removed in a trial, first. A tuple that is passed again saves the search for its
+        rows.
+
+        `as_only`: as kube-scheduler sees them once the pod's required node affinity names these nodes only. The skew
+        always passes then, and `minDomains` may never be reached.
+        """
         return filters.verdicts(self, request, names, as_only=as_only)
 
     def unexamined(self, request: Request) -> tuple[Unexamined, ...]:

@@ -19,7 +19,8 @@ from topowise_scheduler.verdicts.kube_scheduler import Node
 
 Rows = NDArray[np.intp]
 Mask = NDArray[np.bool_]
-# Some hundred arrays of 5,000 nodes.
+# Each change of a node looks at every array.
+_MOST_ARRAYS: Final = 128
 _MAX_BYTES: Final = 8 << 20
 _SPARE: Final = 64
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -82,9 +83,9 @@ class NodeRows:
         self._names: list[str] = []
         self._free: list[int] = []
         self.capacity = _SPARE
-        self._domains: Bounded[str, Domains] = Bounded(_MAX_BYTES, lambda *_: 8 * self.capacity)
-        self._masks: Bounded[bytes, _NodeMask] = Bounded(_MAX_BYTES, lambda *_: self.capacity)
-        self._resolved: tuple[Sequence[str], int, Rows] = ((), -1, np.zeros(0, np.intp))
+        self._domains: Bounded[str, Domains] = Bounded(_MAX_BYTES, lambda *_: 8 * self.capacity, _MOST_ARRAYS)
+        self._masks: Bounded[bytes, _NodeMask] = Bounded(_MAX_BYTES, lambda *_: self.capacity, _MOST_ARRAYS)
+        self._resolved: tuple[tuple[str, ...], int, Rows] = ((), -1, np.zeros(0, np.intp))
         self._changes = 0
 
     def refresh(self) -> None:
@@ -96,10 +97,12 @@ class NodeRows:
         self._seen = self._source.changes
 
     def resolve(self, names: Sequence[str]) -> Rows:
-        """Returns the rows of nodes, -1 for an unknown node. The last sequence is remembered, by identity."""
+        """Returns the rows of nodes, -1 for an unknown node. The last tuple is remembered, by identity."""
         last, changes, rows = self._resolved
-        if last is not names or changes != self._changes:
-            rows = np.fromiter((self._row.get(name, -1) for name in names), np.intp, len(names))
+        if last is names and changes == self._changes:
+            return rows
+        rows = np.fromiter((self._row.get(name, -1) for name in names), np.intp, len(names))
+        if isinstance(names, tuple):
             self._resolved = names, self._changes, rows
         return rows
 

@@ -11,6 +11,7 @@ from constrained_pods import AFFINITY, ANTI_AFFINITY, EXISTING, HOST, LABEL, POR
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.verdicts.inter_pod import InterPodIndex, Unexamined
 from topowise_scheduler.verdicts.inter_pod.constraints import LARGEST_KIND, LARGEST_REQUEST
+from topowise_scheduler.verdicts.inter_pod.index import MOST_TALLIES
 from topowise_scheduler.verdicts.kube_scheduler import NO_NODE
 
 Json = dict[str, Any]
@@ -342,13 +343,16 @@ def test_a_term_about_labels_of_namespaces_needs_them() -> None:
     pods = index(existing=existing)
     assert pods.unexamined(pods.request(decode(pod()))) == (Unexamined("pod affinity", (HOST,)),)
     assert refused(pods, pod()) == {}
-    labels = {"default": {"team": "red"}}
+    labels = {"default": {"team": "red"}, "other": {"team": "red"}}
     pods = index(existing=existing, labels_of=labels.get)
     assert pods.unexamined(pods.request(decode(pod()))) == ()
+    second = pod(namespace="third", **apart(term(HOST, namespaceSelector=SELECTS_TEAM)))
     assert refused(pods, pod()) == {"a1": EXISTING}
-    labels["default"] = {}
+    assert refused(pods, second) == {"a1": ANTI_AFFINITY}
+    labels |= {"default": {}, "other": {}}
     pods.namespaces_changed()
     assert refused(pods, pod()) == {}
+    assert refused(pods, second) == {}
 
 
 def test_default_constraints_of_kube_scheduler_are_not_examined() -> None:
@@ -376,6 +380,33 @@ def test_what_is_shared_goes_with_its_last_pod() -> None:
         pods.drop(f"existing-{number}")
     assert not pods._kinds and not pods._counted and not pods._with_ports and not pods._terms._buckets
     assert all(not tally.kinds and not tally.counts.any() for tally in pods._tallies.values())
+
+
+def test_counts_are_bounded() -> None:
+    pods = index(existing=[pod(node="a1")])
+    for number in range(2 * MOST_TALLIES):
+        selector = {"matchLabels": {"app": "db", "number": str(number)}}
+        assert refused(pods, pod(**apart(term(selector=selector)))) == {}
+    assert len(pods._tallies) == MOST_TALLIES
+    # What was forgotten is counted anew.
+    pods.put(decode(pod("p", "b1", labels={"app": "db", "number": "0"})))
+    assert refused(pods, pod(**apart(term(selector={"matchLabels": {"number": "0"}})))) == {"b1": ANTI_AFFINITY}
+
+
+def test_nodes_may_become_many_between_questions() -> None:
+    known = Nodes()
+    pods = InterPodIndex(known)
+    names = [f"n{number}" for number in range(200)]
+    request = pods.request(decode(pod(**apart(term(HOST)), **spreads(spread(HOST)))))
+    assert pods.verdicts(request, names).words() == {NO_NODE.words: 200}
+    for name in names:
+        pods.put(decode(pod(f"on-{name}", name)))
+        apply(known, {"metadata": {"name": name, "labels": {HOST: name}}, "spec": {}})
+    assert pods.verdicts(request, names).words() == {ANTI_AFFINITY: 200}
+    pods.drop("on-n199")
+    # One pod a node, and none on the last.
+    assert pods.verdicts(request, names).allowed() == ["n199"]
+    assert pods.verdicts(request, names).words() == {SPREAD: 199}
 
 
 def test_rows_of_nodes_are_used_again() -> None:

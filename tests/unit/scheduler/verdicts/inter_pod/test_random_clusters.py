@@ -89,10 +89,13 @@ def test_the_answers_are_those_of_the_objects(seed: int) -> None:
     for number in range(150):
         cluster.event()
         pod = pod_json(cluster.random, f"q{number}", rate=0.6)
-        verdicts = cluster.index.verdicts(cluster.index.request(decode(pod)), list(cluster.nodes))
+        request = cluster.index.request(decode(pod))
+        verdicts = cluster.index.verdicts(request, list(cluster.nodes))
         objections = [verdicts.objection(at) for at in range(len(cluster.nodes))]
         assert ["" if found is None else found.words for found in objections] == cluster.expected(pod)
         assert verdicts.allowed() == [name for name, found in zip(cluster.nodes, objections, strict=True) if not found]
+        some = cluster.random.sample(verdicts.allowed(), len(verdicts.allowed()) // 2)
+        assert cluster.index.verdicts(request, some).allowed() == some
         assert verdicts.words().total() == len(cluster.nodes) - len(verdicts.allowed())
 
 
