@@ -20,6 +20,7 @@ if controlplane.assets() is None:
     pytest.skip("no etcd and kube-apiserver in $KUBEBUILDER_ASSETS", allow_module_level=True)
 pytestmark = pytest.mark.apiserver
 
+ON = "scheduler.config.placement.enabled=true"
 JSON_PATCH = "application/json-patch+json"
 ASKS = {GATE: ENABLED}
 OURS, KUEUES = {"name": GATE}, {"name": "kueue.x-k8s.io/admission"}
@@ -47,7 +48,7 @@ def nodes(*terms: Document, **more: Any) -> Document:
     return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}, **more}}
 
 
-# Each mutable field of a pod has a value here.
+# Each mutable field of a pod has a value here; a negative grace period, which may become 1, is 1 since it was decoded.
 RICH = {
     "initContainers": [{"name": "first", "image": "registry.example/first:1"}],
     "affinity": {
@@ -56,7 +57,6 @@ RICH = {
     },
     "nodeSelector": {"disk": "fast"},
     "activeDeadlineSeconds": 3600,
-    "terminationGracePeriodSeconds": -1,
     "tolerations": [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}],
 }
 TERMS = f"/spec/affinity/nodeAffinity/{REQUIRED}/nodeSelectorTerms"
@@ -80,7 +80,7 @@ PLACED = [*UNGATED, MARKED, *NAMED]
 @pytest.fixture(scope="module")
 def cluster(render: Any) -> Iterator[Cluster]:
     """An API server with the chart's objects, in force; also namespaces that may have no gates ask for them."""
-    with installed(render("", "scheduler.config.placement.enabled=true")) as cluster:
+    with installed(render("", ON)) as cluster:
         for name in ("asks", "kube-system", NAMESPACE):
             metadata = {"name": name, "labels": ASKS}
             cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
@@ -115,10 +115,17 @@ def gates(cluster: Cluster, namespace: str, *own: Document, spec: Document | Non
     return answer["spec"].get("schedulingGates", [])
 
 
-def serve(cluster: Cluster, method: str, path: str, body: Any = None, *, query: str = "?dryRun=All") -> Any:
-    """The answer to a request with the service's token."""
+def call(
+    cluster: Cluster, method: str, path: str, body: Any = None, *, query: str = "?dryRun=All", **options: str
+) -> tuple[int, Document]:
+    """The answer to the administrator; a list is a JSON patch. Nothing is kept unless `query` is empty."""
     content_type = JSON if method != "PATCH" else JSON_PATCH if isinstance(body, list) else MERGE_PATCH
-    return cluster.call(method, path + query, body, token=cluster.token("topowise-scheduler"), content_type=content_type)
+    return cluster.call(method, path + query, body, content_type=content_type, **options)
+
+
+def serve(cluster: Cluster, method: str, path: str, body: Any = None, *, query: str = "?dryRun=All") -> Any:
+    """The same with the service's token."""
+    return call(cluster, method, path, body, query=query, token=cluster.token("topowise-scheduler"))
 
 
 GATED = {
@@ -228,7 +235,6 @@ THEFTS = {
     "image": change(op("/spec/containers/0/image", "registry.example/theft:1"), refusal=_SPEC),
     "image of an init container": change(op("/spec/initContainers/0/image", "registry.example/x"), refusal=_SPEC),
     "deadline": change(op("/spec/activeDeadlineSeconds", 1), refusal=_SPEC),
-    "grace period": change(op("/spec/terminationGracePeriodSeconds", 1), refusal=_SPEC),
     "toleration": change(op("/spec/tolerations/-", {"operator": "Exists"}), refusal=_SPEC),
     "toleration seconds": change(op("/spec/tolerations/0/tolerationSeconds", 1), refusal=_SPEC),
     "node selector": change(op("/spec/nodeSelector/zone", "a"), refusal=_SPEC),
@@ -318,7 +324,63 @@ def test_what_a_placement_does_not_write_is_refused(cluster: Cluster, theft: The
 @pytest.mark.parametrize("name", [name for name, theft in THEFTS.items() if theft.is_mutable])
 def test_the_api_server_itself_allows_it(cluster: Cluster, name: str) -> None:
     method, path, body, *_ = THEFTS[name]
-    body = [operation for operation in body if operation["path"] != MARKED["path"]] if isinstance(body, list) else body
-    content_type = JSON if method != "PATCH" else JSON_PATCH if isinstance(body, list) else MERGE_PATCH
-    code, answer = cluster.call(method, f"{path}?dryRun=All", body, content_type=content_type)
+    # Nobody else may write the marks.
+    body = [item for item in body if "~1place" not in item["path"]] if isinstance(body, list) else body
+    code, answer = call(cluster, method, path, body)
     assert code in (200, 201), answer
+
+
+DELETIONS: dict[str, tuple[bool, bool, bool, str]] = {
+    "placed and unbound": (True, True, False, ""),
+    "bound": (True, True, True, "that are not bound"),
+    "without owner": (False, True, False, "that a controller makes anew"),
+    "node left to kube-scheduler": (True, False, False, "that are not bound"),
+}
+
+
+@pytest.mark.parametrize(("owned", "named", "bound", "refusal"), DELETIONS.values(), ids=DELETIONS)
+def test_the_service_deletes_placed_pods_that_lost_their_node(
+    cluster: Cluster, owned: bool, named: bool, bound: bool, refusal: str
+) -> None:
+    name = f"lost-{owned}-{named}-{bound}".lower()
+    put(cluster, pod(name, OURS, annotations={"a": ""}, ownerReferences=owner("ReplicaSet", controller=owned)))
+    marked = [*UNGATED, {**MARKED, "value": "metal-0" if named else ""}]
+    assert serve(cluster, "PATCH", f"{PODS}/{name}", marked, query="")[0] == 200
+    if bound:
+        binding = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "metal-0"}}
+        assert call(cluster, "POST", f"{PODS}/{name}/binding", binding, query="")[0] == 201
+    code, answer = serve(cluster, "DELETE", f"{PODS}/{name}")
+    assert code == 422 if refusal else 200, answer
+    assert refusal in answer.get("message", "")
+
+
+@pytest.mark.parametrize("mark", [PLACED_ON, DECISION])
+def test_only_the_service_marks_pods_that_are_not_bound(cluster: Cluster, mark: str) -> None:
+    """A mark reserves a node. Nominations do that too, and no role of tenants contains pods/status."""
+    code, answer = made(cluster, pod("new", annotations={mark: "metal-0"}))
+    assert code == 403
+    assert "only topowise-scheduler writes" in answer["message"]
+    assert made(cluster, pod("new", annotations={mark: "metal-0"}, spec={"nodeName": "metal-0"}))[0] == 201
+    placed, forged = f"marked-{mark.rpartition('-')[2]}", op(f"/metadata/annotations/{key(mark)}", "metal-1")
+    put(cluster, pod(placed, OURS, annotations={"a": ""}))
+    assert call(cluster, "PATCH", f"{PODS}/{placed}", [forged])[0] == 403
+    decided = op(f"/metadata/annotations/{key(DECISION)}", "d-1")
+    assert serve(cluster, "PATCH", f"{PODS}/{placed}", [*UNGATED, MARKED, decided], query="")[0] == 200
+    for change_of_mark in (forged, {**forged, "op": "remove"}):
+        assert call(cluster, "PATCH", f"{PODS}/{placed}", [change_of_mark])[0] == 403
+    assert call(cluster, "PATCH", f"{PODS}/{placed}", [op("/metadata/annotations/a", "changed")])[0] == 200
+
+
+def test_a_shared_user_places_pods_and_keeps_what_a_kube_scheduler_writes(render: Any) -> None:
+    """kubeadm's kube-scheduler patches no pods, and deletes any pod."""
+    objects = render("kubeadm-static-pod", ON)
+    user = "system:kube-scheduler"
+    with installed(objects) as cluster:
+        put(cluster, pod("waits", OURS, annotations={"a": ""}))
+
+        def send(method: str, *body: Document) -> tuple[int, Document]:
+            return call(cluster, method, f"{PODS}/waits", list(body) or None, user=user)
+
+        eventually(lambda: send("PATCH", op("/metadata/labels", {"a": "b"}))[0] == 422)
+        assert send("PATCH", *UNGATED, MARKED)[0] == 200
+        assert send("DELETE")[0] == 200
