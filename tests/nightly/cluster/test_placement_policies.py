@@ -309,7 +309,7 @@ THEFTS = {
         "PATCH",
         f"{PODS}/waits/status",
         {"metadata": {"annotations": {PLACED_ON: "metal-1"}}},
-        "topowise.io/nominated, no other",
+        "topowise.io/requeued, no other",
     ),
 }
 

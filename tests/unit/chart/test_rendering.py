@@ -46,14 +46,6 @@ def mounts(objects: Any) -> dict[str, str]:
     return {volume["hostPath"]["path"]: places[volume["name"]]["mountPath"] for volume in volumes}
 
 
-@pytest.mark.parametrize(("mode", "name"), [("own", "mine"), ("remote", "default-scheduler")])
-def test_pods_of_the_kube_scheduler_that_asks_are_nominated(render: Any, mode: str, name: str) -> None:
-    settings = (f"scheduler.mode={mode}", "scheduler.kubeScheduler.schedulerName=mine")
-    assert not scheduler_config(render("", *settings)).nominator.enabled
-    nominator = scheduler_config(render("", *settings, "scheduler.config.nominator.enabled=true")).nominator
-    assert (nominator.enabled, nominator.scheduler_names) == (True, (name,))
-
-
 def test_labels_and_annotations_of_the_values_are_beside_the_charts_own(render: Any) -> None:
     """Once each: a key that is there twice is refused by strict readers, such as kubectl."""
     key = "app\\.kubernetes\\.io"

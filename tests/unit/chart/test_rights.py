@@ -95,10 +95,6 @@ SWITCHES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
             "scheduler.config.requeue.enabled=true",
             {"topowise_scheduler/controllers/requeue.py PATCH": STATUS},
         ),
-        "config.nominator": (
-            "scheduler.config.nominator.enabled=true",
-            {"topowise_scheduler/controllers/nomination.py PATCH": STATUS},
-        ),
         "config.waitingPods": (
             "scheduler.config.waitingPods.tell=true",
             {"topowise_scheduler/controllers/waiting_pods.py PATCH": STATUS},

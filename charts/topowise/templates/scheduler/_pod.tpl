@@ -126,7 +126,7 @@ podAntiAffinity:
 {{- $preemptor := dig "preemptor" (dict) $config -}}
 {{- $preempts := and (dig "enabled" false $preemptor) (not (dig "dryRun" false $preemptor)) -}}
 {{- $places := dig "placement" "enabled" false $config -}}
-{{- $nominates := or $preempts $places (dig "nominator" "enabled" false $config) -}}
+{{- $nominates := or $preempts $places -}}
 {{- $scaleUp := dig "scaleUp" (dict) $config -}}
 {{- $scales := dig "enabled" false $scaleUp -}}
 bindings: {{ .Values.scheduler.extender.bind }}
@@ -138,7 +138,7 @@ placeholderClass: {{ dig "priorityClass" "topowise-placeholder" $scaleUp }}
 kueue: {{ dig "kueue" "enabled" false $config }}
 guard: {{ dig "scaleDownGuard" "enabled" false $config }}
 nodeLabels: {{ and $scales (eq (dig "autoscaler" "cluster-autoscaler" $scaleUp) "karpenter") }}
-annotations: {{ concat (ternary (list "topowise.io/requeued") list $requeues) (ternary (list "topowise.io/nominated") list $nominates) | toJson }}
+annotations: {{ ternary (list "topowise.io/requeued") list $requeues | toJson }}
 statusFields: {{ concat (ternary (list "nominatedNodeName") list $nominates) (ternary (list "conditions") list $tells) | toJson }}
 nodes: {{ dig "startupTaint" "enabled" false $config }}
 deletions: {{ $deletes }}
