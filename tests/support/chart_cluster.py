@@ -50,11 +50,14 @@ class Cluster:
         token: str = "",
         content_type: str = "",
         exporter_of: str = "",
+        user: str = "",
     ) -> tuple[int, Document]:
         """The status and the answer; a PATCH is a server-side apply unless `content_type` names another patch.
-        `exporter_of`: as the exporter on this node."""
+        `exporter_of`: as the exporter on this node; `user`: as this user."""
         usual = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
         headers = {"Authorization": f"Bearer {token or self.plane.token}", "Content-Type": content_type or usual}
+        if user:
+            headers["Impersonate-User"] = user
         if exporter_of:
             headers["Impersonate-User"] = f"system:serviceaccount:{NAMESPACE}:topowise-exporter"
             headers["Impersonate-Extra-authentication.kubernetes.io%2Fnode-name"] = exporter_of

@@ -19,9 +19,6 @@
 {{- if .Values.exporter.enabled -}}
 {{- $_ := set $known "exporters" (dict "namespace" .Release.Namespace "nodeSelector" (.Values.exporter.nodeSelector | default dict)) -}}
 {{- end -}}
-{{- if dig "nominator" "enabled" false $scheduler.config -}}
-{{- $_ := set $known "nominator" (dict "schedulerNames" (list (ternary $scheduler.kubeScheduler.schedulerName "default-scheduler" (eq $scheduler.mode "own")))) -}}
-{{- end -}}
 {{- if .Values.steering.enabled -}}
 {{- $_ := set $known "steering" (dict "enabled" true) -}}
 {{- end -}}

@@ -56,7 +56,6 @@ EVERY_FEATURE = (
     "scheduler.config.refusedPods.delete=true",
     "scheduler.config.waitingPods.tell=true",
     "scheduler.config.preemptor.enabled=true",
-    "scheduler.config.nominator.enabled=true",
     "scheduler.config.scaleDownGuard.enabled=true",
     "scheduler.config.scaleUp.enabled=true",
     "scheduler.config.scaleUp.autoscaler=karpenter",
@@ -168,7 +167,7 @@ def token_request(account: str, seconds: int, refusal: str, by: str) -> Write:
 
 
 _METADATA = "nothing of a pod's metadata but annotations"
-_ANNOTATIONS = "annotations topowise.io/requeued, topowise.io/nominated, no other"
+_ANNOTATIONS = "annotations topowise.io/requeued, no other"
 _STATUS = "of a pod's status: nominatedNodeName, conditions"
 _FORBIDDEN = "is forbidden: User"
 _NODE = "nothing of nodes but their taints"
@@ -407,9 +406,9 @@ class Acting:
 
     async def nominate(self) -> None:
         document = put(self.cluster, "to-nominate")
-        for ahead, target in ((True, "metal-0"), (False, "metal-0"), (False, "")):
+        for target in ("metal-0", ""):
             version = document["metadata"]["resourceVersion"]
-            assert await nominate(self.api, self.record(document), target, version=version, ahead=ahead)
+            assert await nominate(self.api, self.record(document), target, version=version)
             document = self.pod("to-nominate")
             assert document["status"].get("nominatedNodeName", "") == target
 

@@ -46,14 +46,6 @@ def mounts(objects: Any) -> dict[str, str]:
     return {volume["hostPath"]["path"]: places[volume["name"]]["mountPath"] for volume in volumes}
 
 
-@pytest.mark.parametrize(("mode", "name"), [("own", "mine"), ("remote", "default-scheduler")])
-def test_pods_of_the_kube_scheduler_that_asks_are_nominated(render: Any, mode: str, name: str) -> None:
-    settings = (f"scheduler.mode={mode}", "scheduler.kubeScheduler.schedulerName=mine")
-    assert not scheduler_config(render("", *settings)).nominator.enabled
-    nominator = scheduler_config(render("", *settings, "scheduler.config.nominator.enabled=true")).nominator
-    assert (nominator.enabled, nominator.scheduler_names) == (True, (name,))
-
-
 def test_labels_and_annotations_of_the_values_are_beside_the_charts_own(render: Any) -> None:
     """Once each: a key that is there twice is refused by strict readers, such as kubectl."""
     key = "app\\.kubernetes\\.io"
@@ -366,6 +358,7 @@ def test_old_clusters_get_no_policy_that_they_do_not_know(render: Any) -> None:
 
 
 MARKERS = ("steering.enabled=true", "steering.addMarkers=true")
+MUTATING_POLICIES = "admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy"
 
 
 def test_markers_are_added_to_no_pods_by_default(render: Any) -> None:
@@ -376,10 +369,31 @@ def test_markers_are_added_to_no_pods_by_default(render: Any) -> None:
 def test_an_older_cluster_without_the_api_for_markers_is_an_error(render: Any) -> None:
     with pytest.raises(ValueError, match=r"set steering\.addMarkers=false"):
         render("", *MARKERS, kube_version="1.35.2")
-    api = "admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy"
-    documents = render("", *MARKERS, kube_version="1.35.2", api=api)
+    documents = render("", *MARKERS, kube_version="1.35.2", api=MUTATING_POLICIES)
     versions = {item["apiVersion"] for item in documents if item["kind"].startswith("Mutating")}
     assert versions == {"admissionregistration.k8s.io/v1beta1"}
+
+
+PLACEMENT = "scheduler.config.placement.enabled=true"
+NO_GATES = "scheduler.placement.addGates=false"
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "version"),
+    [
+        ((), {}, ""),
+        ((PLACEMENT,), {}, "v1"),
+        ((PLACEMENT, NO_GATES), {}, ""),
+        ((PLACEMENT,), {"kube_version": "1.35.2"}, ""),
+        ((PLACEMENT,), {"kube_version": "1.35.2", "api": MUTATING_POLICIES}, "v1beta1"),
+    ],
+)
+def test_gates_are_added_where_placement_is_on_and_the_api_is_served(
+    render: Any, settings: tuple[str, ...], options: dict[str, str], version: str
+) -> None:
+    items = [item for item in render("", *settings, **options) if item["kind"].startswith("Mutating")]
+    assert {item["apiVersion"] for item in items} == ({f"admissionregistration.k8s.io/{version}"} if version else set())
+    assert len(items) == (3 if version else 0)
 
 
 def test_a_misspelt_option_is_refused(render: Any) -> None:
@@ -439,6 +453,20 @@ def test_notes_warn_where_policies_do_not_limit_the_service(
     notes: Callable[..., str], settings: tuple[str, ...], expected: str
 ) -> None:
     assert_warned(notes("", *settings), expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ((PLACEMENT,), "kubectl label namespace MINE topowise.io/placement=enabled"),
+        ((PLACEMENT, NO_GATES), "nothing adds it, as\nscheduler.placement.addGates is false."),
+    ],
+)
+def test_notes_say_how_pods_get_the_gate(
+    notes: Callable[..., str], settings: tuple[str, ...], expected: str
+) -> None:
+    assert expected in notes("", *settings)
+    assert expected not in notes("")
 
 
 @pytest.mark.parametrize(

@@ -95,10 +95,6 @@ SWITCHES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
             "scheduler.config.requeue.enabled=true",
             {"topowise_scheduler/controllers/requeue.py PATCH": STATUS},
         ),
-        "config.nominator": (
-            "scheduler.config.nominator.enabled=true",
-            {"topowise_scheduler/controllers/nomination.py PATCH": STATUS},
-        ),
         "config.waitingPods": (
             "scheduler.config.waitingPods.tell=true",
             {"topowise_scheduler/controllers/waiting_pods.py PATCH": STATUS},
@@ -117,6 +113,10 @@ SWITCHES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
                 "topowise_scheduler/controllers/refused_pods.py GET": "get pods",
                 "topowise_scheduler/controllers/refused_pods.py DELETE": "delete pods",
             },
+        ),
+        "config.placement": (
+            "scheduler.config.placement.enabled=true",
+            {BESIDE: f"patch pods; delete pods; {STATUS}"},
         ),
         "config.startupTaint": (
             "scheduler.config.startupTaint.enabled=true",
@@ -377,8 +377,9 @@ def test_a_switch_gives_the_rights_of_its_requests_and_of_its_row(
         name, spec = policy["metadata"]["name"], policy["spec"]
         assert spec["failurePolicy"] == "Fail"
         if policy["metadata"]["labels"]["app.kubernetes.io/component"] == "scheduler":
-            (condition,) = spec["matchConditions"]
-            assert condition["expression"].startswith('request.userInfo.username == "system:serviceaccount:')
+            # Marks of placed pods are refused to all others.
+            (condition, *_), comparison = spec["matchConditions"], "!=" if name.endswith("-marks") else "=="
+            assert condition["expression"].startswith(f'request.userInfo.username {comparison} "system:serviceaccount:')
         binding = objects.named("ValidatingAdmissionPolicyBinding", name)
         assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
 
@@ -397,9 +398,12 @@ def test_a_dry_run_takes_no_right(render: Any) -> None:
 
 @pytest.mark.parametrize("options", [{"kube_version": "1.29.8"}, {"more": "scheduler.restrictWrites=false"}])
 def test_without_policies_the_service_cannot_write_a_pods_spec(render: Any, options: dict[str, str]) -> None:
-    objects = render("", *filter(None, [options.pop("more", "")]), **options)
+    settings = list(filter(None, [options.pop("more", "")]))
+    objects = render("", *settings, **options)
     assert not restricted(objects)
     assert ("", "pods", "patch") not in rights(objects.named("ClusterRole", "topowise-scheduler"))
+    with pytest.raises(ValueError, match="placement.enabled needs the right to patch and delete all pods"):
+        render("", "scheduler.config.placement.enabled=true", *settings, **options)
 
 
 def test_a_static_pod_has_its_rights_as_a_user_that_policies_limit_where_kube_scheduler_writes_nothing(

@@ -125,7 +125,8 @@ podAntiAffinity:
 {{- $deletes := dig "refusedPods" "delete" false $config -}}
 {{- $preemptor := dig "preemptor" (dict) $config -}}
 {{- $preempts := and (dig "enabled" false $preemptor) (not (dig "dryRun" false $preemptor)) -}}
-{{- $nominates := or $preempts (dig "nominator" "enabled" false $config) -}}
+{{- $places := dig "placement" "enabled" false $config -}}
+{{- $nominates := or $preempts $places -}}
 {{- $scaleUp := dig "scaleUp" (dict) $config -}}
 {{- $scales := dig "enabled" false $scaleUp -}}
 bindings: {{ .Values.scheduler.extender.bind }}
@@ -137,10 +138,11 @@ placeholderClass: {{ dig "priorityClass" "topowise-placeholder" $scaleUp }}
 kueue: {{ dig "kueue" "enabled" false $config }}
 guard: {{ dig "scaleDownGuard" "enabled" false $config }}
 nodeLabels: {{ and $scales (eq (dig "autoscaler" "cluster-autoscaler" $scaleUp) "karpenter") }}
-annotations: {{ concat (ternary (list "topowise.io/requeued") list $requeues) (ternary (list "topowise.io/nominated") list $nominates) | toJson }}
+annotations: {{ ternary (list "topowise.io/requeued") list $requeues | toJson }}
 statusFields: {{ concat (ternary (list "nominatedNodeName") list $nominates) (ternary (list "conditions") list $tells) | toJson }}
 nodes: {{ dig "startupTaint" "enabled" false $config }}
 deletions: {{ $deletes }}
+placement: {{ $places }}
 evictions: {{ $preempts }}
 steering: {{ dig "steering" "enabled" false $config }}
 claims: {{ dig "resourceClaims" "enabled" false $config }}
