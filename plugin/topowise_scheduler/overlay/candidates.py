@@ -102,9 +102,9 @@ class Candidates:
             self._ratings[at] = self._first[at]
             self._refusals.pop(at, None)
         for name, copy in overlay.changed.items():
-            if self._copies.get(name) is copy or not copy.states or (at := self._index.get(name)) is None:
+            if self._copies.get(name) is copy or not copy.states or name not in self._index:
                 continue
-            self._copies[name] = copy
+            at, self._copies[name] = self._index[name], copy
             self._engine.put(name, copy.states[0])
             # A node without a rating is asked at last, for its refusal.
             self._ratings["open"][at], self._ratings["rated"][at] = True, False
