@@ -171,7 +171,7 @@ class _Recorder:
     def __init__(self, seed: int, nodes: int, shapes: int) -> None:
         self._random = Random(seed)
         self._player, self._lines, self._now = Player(), list[Line](), 1000.0
-        self._nodes = dict(_nodes(self._random, nodes))
+        self._nodes = dict(nodes_of(self._random, nodes))
         self._shapes = [random_nodes.pod(self._random, "shape") for _ in range(shapes)]
         self._running: dict[str, tuple[Json, str]] = {}
 
@@ -253,7 +253,8 @@ class _Recorder:
                 await self._play(f"DELETED {PODS}", pod)
 
 
-def _nodes(rng: Random, count: int) -> Iterator[tuple[str, _Node]]:
+def nodes_of(rng: Random, count: int) -> Iterator[tuple[str, _Node]]:
+    """Yields random nodes without pods, by name."""
     number = 0
     while number < count:
         machine = random_nodes.machine(rng)

@@ -6,7 +6,7 @@ A view over the ledger and the engine without I/O: the gates (cluster/gates) giv
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from topowise.errors import ParseError
 from topowise.runtime.event_loop import UnpreparedError
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.gates.capacity import known_rows
+from topowise_scheduler.ledger.gates.claims import BEST_GRADE
 from topowise_scheduler.ledger.gates.gate import FITS, Question
 from topowise_scheduler.ledger.gates.gates import Verdicts
 from topowise_scheduler.ledger.ledger import Ledger
@@ -24,10 +25,11 @@ from topowise_scheduler.ledger.pods.records import PodRecord, Records, demands_o
 from topowise_scheduler.options.device_affinity import AffinityVerdict
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts import strategies
+from topowise_scheduler.verdicts.engine import Engine, Ratings
 from topowise_scheduler.verdicts.refusals import Refusal
 from topowise_scheduler.verdicts.strategies import Rated, Strategy, ranks
 
-__all__ = ["Answers", "Question", "Verdicts", "part"]
+__all__ = ["Answers", "Looks", "Question", "Verdicts", "part"]
 
 _MAX_UNKNOWN: Final = 1000
 # Of the name of a Node (RFC 1123 subdomain): a longer name is neither remembered nor logged.
@@ -40,6 +42,16 @@ _MOST_DRAWS: Final = 8
 _LAST: Final = 1 << 60
 
 _NO_REQUESTS: Final = PodRequests(pods.Needs((), {}, "BestEffort"))
+
+
+class Looks(NamedTuple):
+    """What the order of nodes needs to know beside their ratings, of nodes by their index in the question: the grade of
+    the affinity terms (AffinityVerdict), whether a node may refuse the pod by its choice of devices, and which nodes
+    have an L3 cache for the pod (Engine.confirm_caches)."""
+
+    affinity: Callable[[int], int]
+    may_be_refused: Callable[[int], bool]
+    confirm_caches: Callable[[NDArray[np.intp]], NDArray[np.bool_]]
 
 
 class Answers:
@@ -232,31 +244,57 @@ class Answers:
             return None
         return lambda gone: not self.is_in_vain(question, name, gone)
 
-    def _rate(self, question: Question, strategy: Strategy) -> Rated:
-        known, rater = known_rows(question.rows), strategies.Rater(strategy)
+    def ratings(self, question: Question, strategy: Strategy | None = None) -> Ratings:
+        """Returns the ratings of the nodes on which the pod fits, of each by that node alone."""
+        known, rater = known_rows(question.rows), strategies.Rater(strategy or self._strategy)
         ratings = self.engine.rated(question.requests, question.rows[known], rater)
-        rated = rater.finished(ratings if isinstance(known, slice) else ratings._replace(at=known[ratings.at]))
-        if question.record.demands.affinity_terms:
-            grades = [self._gates.affinity.of(question.record, question.names[at]).grade for at in rated.at.tolist()]
-            rated = rated._replace(ranks=ranks.refined(rated.ranks, np.array(grades, np.int64)))
-        if self._gates.claims.applies(question.record):
-            grades = self._gates.claims.grades(question.record, [question.names[at] for at in rated.at.tolist()])
-            for grade in range(1, max(grades, default=0) + 1):
-                rated = rated._replace(ranks=ranks.first(rated.ranks, np.array(grades, np.int64) >= grade))
-        elif self._gates.claimed.leaves_devices(question.record) and question.requests.can_be_aligned:
-            has_none = [not self._gates.claimed.has_free_devices(question.names[at]) for at in rated.at.tolist()]
-            rated = rated._replace(ranks=ranks.refined(rated.ranks, np.array(has_none, np.int64)))
+        if not isinstance(known, slice):
+            ratings = ratings._replace(at=known[ratings.at])
+        return self.graded(question, ratings, self._looks(question))
+
+    def rating_of(self, question: Question, engine: Engine, name: str, at: int, looks: Looks) -> Ratings:
+        """Returns the rating of a node that has this name in another engine: empty if the pod does not fit there."""
+        found = engine.rated(question.requests, engine.rows([name]), strategies.Rater(self._strategy))
+        return self.graded(question, found._replace(at=np.full(found.at.size, at)), looks)
+
+    def graded(self, question: Question, ratings: Ratings, looks: Looks) -> Ratings:
+        """Returns ratings whose ranks consider what the options know of each node."""
+        record, names, graded = question.record, question.names, ratings.ranks
+        if record.demands.affinity_terms:
+            grades = [looks.affinity(at) for at in ratings.at.tolist()]
+            graded = ranks.refined(graded, np.array(grades, np.int64), 2 * len(record.demands.affinity_terms))
+        if self._gates.claims.applies(record):
+            grades = self._gates.claims.grades(record, [names[at] for at in ratings.at.tolist()])
+            graded = ranks.preceded(graded, np.array(grades, np.int64), BEST_GRADE)
+        elif self._gates.claimed.leaves_devices(record) and question.requests.can_be_aligned:
+            has_none = [not self._gates.claimed.has_free_devices(names[at]) for at in ratings.at.tolist()]
+            graded = ranks.refined(graded, np.array(has_none, np.int64), 1)
+        return ratings._replace(ranks=graded)
+
+    def in_order(self, question: Question, ratings: Ratings, looks: Looks, strategy: Strategy | None = None) -> Rated:
+        """Returns the rated nodes in the order that depends on all of them."""
+        rated = strategies.Rater(strategy or self._strategy).finished(ratings)
         if question.requests.shared_devices:
             best = rated.best(_MOST_DRAWS).tolist()
-            sure = [at for at in best if not self.may_be_refused(question.record, question.names[at])]
+            sure = [at for at in best if not looks.may_be_refused(at)]
             # All other nodes keep their order behind the sure nodes.
             if 0 < len(sure) < len(best):
                 rated = rated._replace(ranks=ranks.first(rated.ranks, np.isin(rated.at, sure)))
         undecided = rated.undecided_by_cache()
         if undecided.size and rated.in_one_cache is not None:
-            rows = question.rows[rated.at[undecided]]
-            rated.in_one_cache[undecided] = self.engine.confirm_caches(question.requests, rows)
+            rated.in_one_cache[undecided] = looks.confirm_caches(rated.at[undecided])
         return rated
+
+    def _rate(self, question: Question, strategy: Strategy) -> Rated:
+        return self.in_order(question, self.ratings(question, strategy), self._looks(question), strategy)
+
+    def _looks(self, question: Question) -> Looks:
+        record, names = question.record, question.names
+        return Looks(
+            lambda at: self._gates.affinity.of(record, names[at]).grade,
+            lambda at: self.may_be_refused(record, names[at]),
+            lambda at: self.engine.confirm_caches(question.requests, question.rows[at]),
+        )
 
     def _unknown_among(self, names: Sequence[str], rows: NDArray[np.int32]) -> Sequence[str]:
         """Returns the names that the cluster does not have, each name once in the life of the process."""

@@ -83,9 +83,9 @@ class AffinityGate:
         keeps, each term sure."""
         if not record.demands.affinity_terms:
             return
-        alone = self._judge(record, name, states)
+        alone = self.judged_in(record, name, states)
         by_numa = {
-            numa: self._judge(msgspec.structs.replace(record, steered=numa), name, states)
+            numa: self.judged_in(msgspec.structs.replace(record, steered=numa), name, states)
             for numa in states[0].node_ids
         }
         admitted = {"sure", self._settings.admits}
@@ -109,14 +109,14 @@ class AffinityGate:
         """
         if not record.demands.affinity_terms:
             return None
-        return self._judge(record, name, states, guessed).refusal(self._settings.admits)
+        return self.judged_in(record, name, states, guessed).refusal(self._settings.admits)
 
     def of(self, record: PodRecord, name: str) -> AffinityVerdict:
         """Returns the affinity verdict of the node for a pod with affinity terms, whose amounts must be readable."""
         key = self._key(record, name, record.demands.affinity_terms)
         judged = self._judged.get(key)
         if judged is None:
-            judged = self._judge(record, name, self._states(record, key))
+            judged = self.judged_in(record, name, self._states(record, key))
             self._judged.put(key, judged)
         return judged
 
@@ -128,15 +128,20 @@ class AffinityGate:
         key = self._key(record, name, ())
         may_be = self._by_chance.get(key)
         if may_be is None:
-            shared, rules = record.requests.shared_devices, self._settings.rules
             state = next(self._states(record, key), None)
-            may_be = state is not None and may_refuse(state, record.view(state), shared, rules)
+            may_be = state is not None and self.may_be_refused_in(record, state)
             self._by_chance.put(key, may_be)
         return may_be
 
-    def _judge(
+    def may_be_refused_in(self, record: PodRecord, state: Kubelet) -> bool:
+        """Returns `may_be_refused` for a node in this state, of a pod with shared devices."""
+        assert record.requests is not None
+        return may_refuse(state, record.view(state), record.requests.shared_devices, self._settings.rules)
+
+    def judged_in(
         self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
     ) -> AffinityVerdict:
+        """Returns the affinity verdict of a node in these states (see `refusal_in`)."""
         assert record.needs is not None
         node_state = self._node_states.of(name)
         places, unlisted = Devices({}) if node_state is None else node_state.located_devices()

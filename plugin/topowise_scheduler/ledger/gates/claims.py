@@ -37,6 +37,7 @@ Outcome = Literal["aligned", "possible", "apart", "unknown", "nothing"]
 NUMA node."""
 GRADES: Final[Mapping[Outcome, int]] = {"aligned": 2, "nothing": 2, "possible": 1, "unknown": 1, "apart": 0}
 """By outcome; a node with a greater grade is better for a pod that prefers alignment."""
+BEST_GRADE: Final = 2
 
 MISPREDICTED_S: Final = 60.0
 """A node that gave a claim other devices than predicted does not get the pod again for this time."""

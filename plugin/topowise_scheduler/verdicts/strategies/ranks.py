@@ -28,6 +28,8 @@ Ranks = NDArray[np.int64]
 # Mean SLIT distances are below 256, and 4,096 NUMA nodes would overflow into _NOT_ALIGNED.
 _ZONE: Final = 1 << 8
 _NOT_ALIGNED: Final = 1 << 20
+# Above all ranks, also split ones.
+_GRADE: Final = 48
 
 
 def of(candidates: Candidates) -> Ranks:
@@ -50,12 +52,17 @@ def of(candidates: Candidates) -> Ranks:
     return ranks
 
 
-def refined(ranks: Ranks, grades: NDArray[np.int64]) -> Ranks:
-    """(nodes,) the ranks, split so that within a rank a greater grade (0 or more) comes first."""
-    if not grades.size:
-        return ranks
-    best = int(grades.max())
-    split: Ranks = ranks * (best + 1) + (best - grades)
+def refined(ranks: Ranks, grades: NDArray[np.int64], top: int) -> Ranks:
+    """(nodes,) the ranks, split so that within a rank a greater grade (0 to `top`) comes first; comparable between
+    calls."""
+    split: Ranks = ranks * (top + 1) + (top - grades)
+    return split
+
+
+def preceded(ranks: Ranks, grades: NDArray[np.int64], top: int) -> Ranks:
+    """(nodes,) the ranks, changed so that a greater grade (0 to `top`) comes before all ranks of smaller grades;
+    comparable between calls."""
+    split: Ranks = ranks + (top - grades << _GRADE)
     return split
 
 
