@@ -107,7 +107,7 @@ class CpuDistribution(NamedTuple):
             spread, remainder = self._best_remainder(after, nodes, count - part * size)
             together = self.in_one_socket and self._are_in_one_socket(nodes)
             # Nodes of a single socket win over nodes of several sockets, even if these are more balanced.
-            if spread < math.inf and (not together, spread) < (not best.in_one_socket, best.deviation):
+            if (not together, spread) < (not best.in_one_socket, best.deviation):
                 best = _Best(spread, together, self._remembered(combination), remainder)
         return best
 

@@ -215,8 +215,7 @@ class CpuManager:
                 # The request changed since the allocation, or the container has the shared CPUs of its pod.
                 return IMPOSSIBLE
             allocated |= cpus
-        if allocated.bit_count() == pod.cpus:
-            return self._fitting(allocated, 0, pod.cpus)
+        # Every mask with these CPUs, as upstream also gives if the pod has no other CPUs.
         return self._fitting(self.available, self._reusable | allocated, pod.cpus)
 
     def _fitting(self, available: CpuSet, reusable: CpuSet, requested: int) -> Hints:

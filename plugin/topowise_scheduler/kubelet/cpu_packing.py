@@ -42,9 +42,9 @@ def take_packed(topology: CpuTopology, available: CpuSet, count: int, packing: P
         raise packing.shortage(count, free)
     taking = Accumulator(topology, available, count)
     taking.take_full_numas_and_sockets()
-    if packing.by_uncore and taking.needed > 0:
+    if packing.by_uncore:
         taking.take_uncores(packing.rounds_up)
-    if not packing.spread and taking.needed > 0:
+    if not packing.spread:
         taking.take_full_cores()
     if taking.needed > 0:
         taking.take_single_cpus(packing)
@@ -55,9 +55,7 @@ def take_packed(topology: CpuTopology, available: CpuSet, count: int, packing: P
 
 def by_free(domains: Iterable[Domain], free: CpuSet) -> list[Domain]:
     """Returns the domains with a free CPU, the fewest free CPUs first, then the lowest id (cpuAccumulator.sort)."""
-    counted = [((domain.cpus & free).bit_count(), domain) for domain in domains if domain.cpus & free]
-    if len(counted) > 1:
-        counted.sort()
+    counted = sorted([((domain.cpus & free).bit_count(), domain) for domain in domains if domain.cpus & free])
     return [domain for _, domain in counted]
 
 

@@ -74,9 +74,7 @@ def unmeasured(ids: Sequence[int], lengths: Sequence[int]) -> MaskSet:
     return subsets(all_nodes) & ~measured
 
 
-def compares_unmeasured(
-    groups: Sequence[Hints], unmeasured: MaskSet, rank: Sequence[int], count: int, unordered: int
-) -> bool:
+def compares_unmeasured(groups: Sequence[Hints], unmeasured: MaskSet, count: int, unordered: int) -> bool:
     """Returns whether a merge of these hints compares two masks of the same size, either of them unmeasured.
 
     The first `unordered` groups are device resources. The kubelet merges them in random order (it ranges over a map),
@@ -85,7 +83,7 @@ def compares_unmeasured(
     # HintMerger.compare reads distances only of masks of the same size (NUMAInfo.Closest).
     everything = (1 << count) - 1
     reached = everything
-    preferred = subsets(everything) & ~1
+    preferred = subsets(everything)
     for group in groups:
         reached &= union(masks_in(group.fits)) if group.fits else everything
         preferred &= group.preferred
@@ -102,7 +100,7 @@ def compares_unmeasured(
         return True
     narrowest = max((min(map(int.bit_count, masks_in(group.fits))) for group in groups if group.fits), default=0)
     lists = [_options(group, everything) for group in groups]
-    walk = _Walk(unmeasured, rank, narrowest)
+    walk = _Walk(unmeasured, narrowest)
     return any(walk.panics([*first, *lists[unordered:]], everything) for first in permutations(lists[:unordered]))
 
 
@@ -125,9 +123,8 @@ class _Walk:
     preferred masks only. The best mask after a group depends on the merged mask and the best so far, so it is cached.
     """
 
-    def __init__(self, unmeasured: MaskSet, rank: Sequence[int], narrowest: int) -> None:
+    def __init__(self, unmeasured: MaskSet, narrowest: int) -> None:
         self._unmeasured = unmeasured
-        self._rank = rank
         self._narrowest = narrowest
         self._steps = 0
         self._lists: list[list[_Option]] = []
@@ -174,7 +171,8 @@ class _Walk:
         if before == now:
             if self._unmeasured >> best & 1 or self._unmeasured >> mask & 1:
                 raise _Panic
-            return best if self._rank[best] < self._rank[mask] else mask
+            # The kubelet keeps the closer mask; both are measured, so later comparisons are the same.
+            return best
         if before > aim:
             return mask if now < before else best
         return mask if before < now <= aim else best

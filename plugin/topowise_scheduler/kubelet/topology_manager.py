@@ -81,7 +81,7 @@ class TopologyManager:
             return NO_AFFINITY, True
         if self.is_beyond_masks:
             raise panics.beyond_masks(self._all_ids)
-        if self.unmeasured and panics.compares_unmeasured(groups, self.unmeasured, self._rank, self.count, unordered):
+        if self.unmeasured and panics.compares_unmeasured(groups, self.unmeasured, self.count, unordered):
             raise panics.distances_missing(self.unmeasured_ids)
         if policy == "single-numa-node":
             best = self._merge_single(groups, fitter)

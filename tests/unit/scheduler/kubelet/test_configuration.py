@@ -125,7 +125,7 @@ def test_reserved_cpus_must_be_online_when_a_kubelet_starts() -> None:
 
 def test_policy_none_ignores_every_topology_option() -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicyOptions={"max-allowable-numa-nodes": "1"})
-    assert kubelet.settings.topology.policy == "none"
+    assert (kubelet.settings.topology.policy, kubelet.settings.topology.max_numa_nodes) == ("none", 1)
 
 
 def test_more_numa_nodes_than_allowed_prevent_the_start() -> None:

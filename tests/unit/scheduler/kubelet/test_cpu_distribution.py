@@ -77,3 +77,9 @@ def test_the_hint_sets_the_minimum_number_of_nodes(width: int, expected: str) ->
     machine = machine_of(4, 4, 4, 4, threads=1)
     assert _distributed(machine, 4, width=width, by_hint=True) == expected
     assert _distributed(machine, 4, width=width) == "0-3"
+
+
+def test_a_hint_of_more_nodes_than_groups_of_cpus_sets_no_minimum() -> None:
+    assert _distributed(machine_of(4, 4, 4, 4, threads=1), 2, width=3, by_hint=True) == "0-1"
+    # A machine without cores has groups of no CPUs.
+    assert _distributed(machine_of(0), 0, group=0) == ""

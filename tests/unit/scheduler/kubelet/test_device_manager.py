@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from kubelets import kubelet_of, machine_of, pod_of
-from topowise_scheduler.kubelet import Device
-from topowise_scheduler.kubelet.device_table import DeviceTable
+from topowise_scheduler.kubelet import Device, Placement
+from topowise_scheduler.kubelet.device_manager import Choice
+from topowise_scheduler.kubelet.device_table import DeviceSet, DeviceTable
+from topowise_scheduler.kubelet.masks import members
 
 NEAR = [Device("g0", (0,)), Device("g1", (0,)), Device("g2", (1,)), Device("g3", (1,))]
 
@@ -70,3 +72,41 @@ def test_a_device_of_two_nodes_counts_once() -> None:
     )
     assert DeviceTable(devices, {0: 0, 1: 1}).of_one_node is False
     assert DeviceTable(NEAR, {0: 0, 1: 1}).of_one_node is True
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked"),
+    [
+        ("restricted", [("i0", 0b0011, 0b0011, 0, 1), ("c0", 0b0010, 0b0010, 0, 1), ("c0", 0b0001, 0b0011, 0b0010, 1)]),
+        ("none", [("i0", 0b1111, 0b1111, 0, 1), ("c0", 0b1000, 0b1000, 0, 1), ("c0", 0b0111, 0b1111, 0b1000, 1)]),
+    ],
+)
+def test_a_chooser_is_asked_where_a_kubelet_chooses_by_chance(
+    policy: str, asked: list[tuple[str, int, int, int, int]]
+) -> None:
+    """For each step: the devices of an init container, those near the hint, and other devices."""
+    choices: list[Choice] = []
+
+    def last(choice: Choice) -> DeviceSet:
+        choices.append(choice)
+        return 1 << max(members(choice.among))
+
+    kubelet = kubelet_of(machine_of(4, 4, devices={"x.io/gpu": NEAR}), topologyManagerPolicy=policy)
+    kubelet.devices.chooser = last
+    assert kubelet.admit(pod_of("p", _gpus(2), init=[_gpus(1)])).admitted
+    assert choices == [Choice(container, "x.io/gpu", *step) for container, *step in asked]
+    choices.clear()
+    assert kubelet.admit(pod_of("q", _gpus(1), init=[_gpus(1)])).admitted
+    # The container takes the device of the init container, and no more.
+    assert [choice.container for choice in choices] == ["i0", "c0"]
+
+
+def test_a_device_of_two_reported_pods_stays_allocated_until_both_have_ended() -> None:
+    kubelet = kubelet_of(machine_of(4, 4, devices={"x.io/gpu": NEAR}))
+    reported = {
+        uid: ({}, {"c0": Placement("app", None, False, None, (), {"x.io/gpu": ids})})
+        for uid, ids in (("a", ("g0", "g1")), ("b", ("g1",)))
+    }
+    kubelet.hold_exactly(reported)
+    kubelet.hold_exactly({"b": reported["b"]})
+    assert kubelet.devices.free("x.io/gpu") == 0b1101

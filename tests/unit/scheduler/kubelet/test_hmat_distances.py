@@ -51,3 +51,10 @@ def test_unmeasured_distances_stay_as_in_the_slit(speeds: list[Speed]) -> None:
 def test_without_a_slit_unmeasured_nodes_are_remote() -> None:
     measured = [NumaNode(at, 1, initiators=(0,), read_latency=latency) for at, latency in ((0, 100), (3, 400))]
     assert hmat_distances([*measured, NumaNode(5, 1)], None) == ((10, 40, 20), (40, 10, 20), (20, 20, 10))
+
+
+@pytest.mark.parametrize("initiators", [(), (0,)])
+def test_without_measurements_and_without_a_slit_there_are_no_distances(initiators: tuple[int, ...]) -> None:
+    unmeasured = [NumaNode(at, 1, initiators=initiators) for at in range(2)]
+    distances = hmat_distances(unmeasured, None)
+    assert distances == (((10, 20), (20, 10)) if initiators else None)

@@ -142,3 +142,49 @@ def test_the_start_of_an_unknown_container_finishes_no_init_container() -> None:
     before = _free(kubelet)
     assert kubelet.start("p", ["other"])
     assert _free(kubelet) == before
+
+
+def test_memory_that_no_known_container_has_is_dropped() -> None:
+    kubelet = kubelet_of(machine_of(4, 4))
+    assert kubelet.memory is not None
+    tables = kubelet.memory.tables
+    kubelet.hold("p", {}, {"c0": Placement("app", (1,), True, None, (MemoryBlock("memory", (1,), 2 * GI),))})
+    assert not kubelet.memory.has_unlisted
+    # Of init containers, which podresources do not list.
+    tables.take("memory", 0b01, 3 * GI)
+    tables.take("memory", 0b10, GI)
+    assert kubelet.memory.has_unlisted
+    kubelet.memory.drop_unlisted()
+    assert (_free(kubelet), tables.assignments, tables.cells) == ([7, 6], [0, 1], [0b01, 0b10])
+    kubelet.remove("p")
+    tables.take("memory", BOTH, 8 * GI)
+    kubelet.memory.drop_unlisted()
+    assert (_free(kubelet), tables.assignments, tables.cells) == ([7, 8], [0, 0], [0b01, 0b10])
+
+
+def test_memory_of_a_group_with_a_known_container_is_not_dropped() -> None:
+    kubelet = kubelet_of(machine_of(4, 4))
+    assert kubelet.memory is not None
+    kubelet.hold("p", {}, {"c0": Placement("app", (0, 1), True, None, (MemoryBlock("memory", (0, 1), 8 * GI),))})
+    kubelet.memory.tables.take("memory", BOTH, GI)
+    kubelet.memory.drop_unlisted()
+    assert (_free(kubelet), kubelet.memory.tables.assignments) == ([0, 6], [2, 2])
+
+
+def test_only_groups_are_dissolved() -> None:
+    kubelet = kubelet_of(machine_of(4, 4))
+    assert kubelet.memory is not None
+    tables = kubelet.memory.tables
+    tables.take("memory", 0b10, 2 * GI)
+    tables.dissolve(1)
+    assert (_free(kubelet), tables.assignments) == ([7, 6], [0, 1])
+    tables.give("memory", 0b10, 2 * GI)
+    tables.take("memory", BOTH, 8 * GI)
+    tables.dissolve(1)
+    assert (_free(kubelet), tables.assignments, tables.cells) == ([7, 8], [0, 0], [0b01, 0b10])
+
+
+def test_reserved_memory_is_taken_from_its_numa_node() -> None:
+    kubelet = kubelet_of(machine_of(4, 4))
+    kubelet.reserve(1, 0, {"memory": 3 * GI})
+    assert _free(kubelet) == [7, 5]

@@ -134,3 +134,10 @@ def test_the_table_has_every_combination_once_and_the_decision_first(
     for entry in table:
         named = [mask for mask in entry.masks if mask is not None]
         assert functools.reduce(operator.and_, named, manager.default) == entry.hint.mask
+
+
+def test_the_table_lists_masks_as_wide_as_the_widest_group_needs_before_narrower_masks() -> None:
+    # The narrowest mask of the second group has two nodes (maxOfMinAffinityCounts).
+    groups = [Hints(mask_of((0b001, 0b011, 0b111)), 0), Hints(mask_of((0b011, 0b111)), 0)]
+    table = merges(_manager([[10] * 3] * 3, "best-effort", False), groups)
+    assert [entry.hint.mask for entry in table] == [0b011, 0b001, 0b111]

@@ -106,7 +106,7 @@ def test_a_node_without_capacity_counts_as_empty_and_a_single_cpu_does_not() -> 
     # mostRequestedScore is 0 where the capacity is 0.
     kubelet = kubelet_of(machine_of(4, 0, 1, threads=1), topologyManagerPolicy="single-numa-node", **OPTION)
     vote = MostAllocated(kubelet.cpu, None)
-    assert vote(0, 1) == 0
+    assert (vote(0, 1), vote(1, 2)) == (0, 1)
     kubelet.reserve(2, cpus=1 << 4)
     assert (vote(1, 2), vote(0, 2)) == (2, 2)
 

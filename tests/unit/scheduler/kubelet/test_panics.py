@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kubelets import kubelet_of, machine_of, pod_of
@@ -232,6 +232,29 @@ def _merges(draw: st.DrawFn) -> tuple[list[Hints], list[int], list[tuple[int, ..
     return groups, ids, rows
 
 
+def _merge(ids: list[int], *groups: Hints) -> tuple[list[Hints], list[int], list[tuple[int, ...]]]:
+    rows = [tuple(10 if row == column else 20 for column in range(len(ids))) for row in range(len(ids))]
+    return [*groups], ids, rows
+
+
+# A panic in one of the two orders only; masks wider than the narrowest; masks without a common NUMA node in between.
+@example(_merge([0, 1, 3], Hints(mask_of((0b010, 0b011, 0b100)), 0), Hints(mask_of((0b011, 0b101)), 0)), 2)
+@example(
+    _merge(
+        [0, 2, 4, 5],
+        Hints(mask_of((0b0001, 0b1011, 0b1101)), mask_of((0b1011,))),
+        Hints(mask_of((0b0100, 0b1010)), mask_of((0b0100,))),
+    ),
+    0,
+)
+@example(
+    _merge(
+        [0, 1, 2, 3, 4, 6],
+        Hints(mask_of((0b000001, 0b110010)), 0),
+        Hints(mask_of((0b000100, 0b001100, 0b010010, 0b110000)), 0),
+    ),
+    0,
+)
 @given(_merges(), st.integers(0, 3))
 def test_a_merge_panics_where_the_cross_product_does(
     case: tuple[list[Hints], list[int], list[tuple[int, ...]]], unordered: int

@@ -205,3 +205,6 @@ def test_pod_level_resources_are_managed_only_with_the_gate() -> None:
     assert (view("p", needs).by_pod_level, view("p", needs).cpus) == (False, 0)
     managed = view("p", needs, pod_level_resource_managers=True)
     assert (managed.by_pod_level, managed.cpus, managed.memory) == (True, 2, {"memory": 2})
+    assert _kubelet(**GATE).allocates_whole(managed)
+    assert not _kubelet("container", **GATE).allocates_whole(managed)
+    assert not _kubelet().allocates_whole(view("p", needs))

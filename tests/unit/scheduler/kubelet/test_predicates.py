@@ -12,7 +12,11 @@ from topowise_scheduler.kubelet.predicates import shortages
 @pytest.mark.parametrize(("resource", "admitted"), [("hugepages-2Mi", False), ("x.io/unknown", True)])
 def test_hugepages_must_exist_and_unregistered_devices_need_not(resource: str, admitted: bool) -> None:
     kubelet = kubelet_of(machine_of(4, 4), predicates=True)
-    assert kubelet.admit(pod_of("p", {"cpu": "1", resource: "4Mi"})).admitted is admitted
+    admission = kubelet.admit(pod_of("p", {"cpu": "1", resource: "4Mi"}))
+    assert admission.admitted is admitted
+    assert [(shortage.resource, shortage.capacity) for shortage in admission.shortages] == [(resource, 0)] * (
+        not admitted
+    )
 
 
 def test_a_request_of_0_fits_even_if_usage_exceeds_capacity() -> None:
@@ -53,3 +57,10 @@ def test_burstable_pods_count_with_their_requests() -> None:
     assert [shortage.reason for shortage in admission.shortages] == ["OutOfcpu", "OutOfmemory"]
     kubelet.remove("a")
     assert kubelet.admit(pod_of("b", {"cpu": "5"})).admitted
+
+
+def test_the_own_requests_of_a_pod_that_is_admitted_again_do_not_count() -> None:
+    kubelet = kubelet_of(machine_of(4, 4), predicates=True)
+    for _ in range(2):
+        assert kubelet.admit(pod_of("p", {"cpu": "8", "memory": "5Gi"})).admitted
+    assert kubelet.requested["cpu"] == 8000

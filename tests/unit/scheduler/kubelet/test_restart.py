@@ -15,6 +15,7 @@ from topowise import cpuset
 from topowise.start_check import cpu_problem, memory_problem
 from topowise_scheduler.kubelet import Kubelet, KubeletConfiguration, Machine, MemoryReservation, NumaNode
 from topowise_scheduler.kubelet.masks import members
+from topowise_scheduler.kubelet.restart import restart
 
 
 def _spelled(cpus: int) -> str:
@@ -265,6 +266,7 @@ def test_nodes_that_the_model_omits_may_be_in_the_file() -> None:
             "cells": [node.id],
         }
     assert memory_state_problem(kubelet, json.dumps(state).encode()) is None
+    assert restart(kubelet, kubelet.emptied(), (), {}).problem is None
 
 
 class _Nothing(msgspec.Struct):

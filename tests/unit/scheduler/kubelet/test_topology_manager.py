@@ -38,3 +38,5 @@ def test_distances_are_read_by_id_or_by_position_in_dense_rows(rows: list[tuple[
     nodes = [NumaNode(id=node, memory=0, distances=row) for node, row in zip((0, 2, 3), rows, strict=True)]
     manager = TopologyManager(TopologySettings("best-effort", "container", prefer_closest=True), nodes)
     assert manager.distances == ((10, 12, 32), (12, 10, 32), (32, 32, 10))
+    unreadable = [*nodes[:2], NumaNode(id=3, memory=0)]
+    assert TopologyManager(TopologySettings("best-effort", "container"), unreadable).distances is None

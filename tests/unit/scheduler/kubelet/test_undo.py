@@ -141,3 +141,30 @@ def test_unknown_pods_change_nothing() -> None:
     kubelet = kubelet_of(machine_of(4, 4))
     assert not kubelet.start("nobody")
     assert not kubelet.remove("nobody")
+
+
+def test_a_refused_prediction_leaves_a_memory_group_as_it_was() -> None:
+    """A kubelet returns the memory of a refused pod to the lowest NUMA node of the group, whichever had provided it."""
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="best-effort", cpuManagerPolicy="none")
+    assert kubelet.expect(kubelet.view_of(pod_of("group", {"cpu": "1", "memory": "9Gi"}))).admitted
+    before = state_of(kubelet)
+    pod = kubelet.view_of(pod_of("p", {"cpu": "1", "memory": "1Gi"}, {"cpu": "1", "memory": "9Gi"}))
+    trial = kubelet.fork()
+    assert not trial.admit_view(pod).admitted
+    assert state_of(trial) != before
+    assert not kubelet.expect(pod).admitted
+    assert state_of(kubelet) == before
+
+
+def test_a_refused_prediction_leaves_the_cpus_of_others_on_an_uneven_machine() -> None:
+    """Node 1 has four of six CPUs free, the average of the sockets: a kubelet allocates all six, and releases all."""
+    fields = {"reservedSystemCPUs": "8", "memoryManagerPolicy": "None", "reservedMemory": ()}
+    kubelet = kubelet_of(machine_of(2, 6, 4, threads=1), **fields)
+    kubelet.hold("other", {}, {"c0": Placement("app", (1,), True, 0b1100, ())})
+    before = state_of(kubelet)
+    pod = kubelet.view_of(pod_of("p", {"cpu": "8", "memory": "1Gi"}, {"cpu": "8", "memory": "1Gi"}))
+    trial = kubelet.fork()
+    assert not trial.admit_view(pod).admitted
+    assert state_of(trial) != before
+    assert not kubelet.expect(pod).admitted
+    assert state_of(kubelet) == before

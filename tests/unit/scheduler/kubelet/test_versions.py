@@ -55,6 +55,7 @@ def test_a_reconstructed_version_has_a_remark(minor: int) -> None:
     assert "restarts with full-pcpus-only (kubernetes#129079)" in version.remark
     later = [number in version.remark for number in ("#141041", "#141070", "#139456")]
     assert later == [minor == 38] * 3
+    assert all(version.remark.partition(" affect ")[2].split(", "))
 
 
 @pytest.mark.parametrize(
