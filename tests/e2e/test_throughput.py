@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +24,6 @@ from burst.nodes import KINDS, Kind
 from real_cluster import ASSETS, MISSING, SCHEDULER, Cluster, Plugins
 from sandbox.controlplane import ControlPlane
 from sandbox.hollow.reporter import Reporting
-from sandbox.processes import Process, free_ports
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)
@@ -130,28 +128,18 @@ async def measure(plane: ControlPlane, cluster: Cluster, count: int, *, beforeha
     return Figures((end - begin) / (times[end - 1] - times[begin]), count / (times[-1] - started), used)
 
 
-def competitors(port: int) -> dict[str, list[dict[str, Any]]]:
+def competitors() -> dict[str, list[dict[str, Any]]]:
     """Cases without the service: `extenders` by name.
 
     From 1.35 on kube-scheduler decides identical pods together, unless it has an extender; the second case has an
-    extender that manages no pod. In the third case an extender on `port` accepts all nodes for each pod.
+    extender that manages no pod.
     """
-    verbs = {"filterVerb": "filter", "prioritizeVerb": "prioritize", "weight": 5, "nodeCacheCapable": True}
     return {
         "without an extender": [],
         "with one that is never asked": [
             {"urlPrefix": "http://127.0.0.1:9", "filterVerb": "filter", "managedResources": [{"name": "a.example/b"}]}
         ],
-        "with one that says yes": [{"urlPrefix": f"http://127.0.0.1:{port}", "httpTimeout": "2s", **verbs}],
     }
-
-
-@pytest.fixture
-def yes(tmp_path: Path) -> Iterator[int]:
-    (port,) = free_ports(1)
-    arguments = [sys.executable, "-m", "sandbox.yes_extender", str(port)]
-    with Process("yes-extender", arguments, tmp_path / "yes-extender.log"):
-        yield port
 
 
 NOMINATED: Json = {"nominator": {"enabled": True, "schedulerNames": [SCHEDULER]}}
@@ -180,9 +168,9 @@ def go_plugin(binary: str) -> Plugins:
     )
 
 
-def cases(port: int) -> dict[str, Case]:
+def cases() -> dict[str, Case]:
     return {
-        **{name: Case(extenders) for name, extenders in competitors(port).items()},
+        **{name: Case(extenders) for name, extenders in competitors().items()},
         **({"with the Go plug-in": Case([], plugins=go_plugin(_PLUGIN))} if _PLUGIN else {}),
         "with topowise": Case(),
         "with topowise that names the best node": Case(service={"filter": {"bestNodes": 1}}),
@@ -194,11 +182,11 @@ def cases(port: int) -> dict[str, Case]:
 
 @pytest.mark.parametrize("nodes", SIZES)
 async def test_pods_per_second(
-    plane: ControlPlane, tmp_path: Path, yes: int, nodes: int, capsys: pytest.CaptureFixture[str]
+    plane: ControlPlane, tmp_path: Path, nodes: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     count = _PODS if nodes < 2000 else 2 * _PODS
     rates: dict[str, float] = {}
-    chosen = {name: case for name, case in cases(yes).items() if re.search(_ONLY, name)}
+    chosen = {name: case for name, case in cases().items() if re.search(_ONLY, name)}
     async with Cluster(
         plane, tmp_path, strict_nodes(nodes), client={"qps": 5000, "burst": 10000}, reporting=_REPORTING
     ) as cluster:
