@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -33,22 +33,12 @@ def text(body: str, code: int = 200) -> web.Response:
     return web.Response(text=body, status=code, content_type="text/plain")
 
 
-def of_revision(
-    site: Site, revision: Revision, form: Form, include: str, code: int = 200, warnings: Sequence[str] = ()
-) -> web.Response:
+def of_revision(site: Site, revision: Revision, form: Form, include: str, code: int = 200) -> web.Response:
     """Returns an object in the requested form."""
-    response = json_response(_object(site, revision, form, include), code)
-    for warning in warnings:
-        escaped = warning.replace("\\", "\\\\").replace('"', '\\"')
-        response.headers.add("Warning", f'299 - "{escaped}"')
-    return response
-
-
-def _object(site: Site, revision: Revision, form: Form, include: str) -> bytes:
     if form == "table":
-        version = revision.metadata.get("resourceVersion", "")
-        return _encode(tables.table(site, [revision.object], {"resourceVersion": version}, include=include))
-    return body_of(site, revision)
+        metadata = {"resourceVersion": revision.metadata.get("resourceVersion", "")}
+        return json_response(tables.table(site, [revision.object], metadata, include=include), code)
+    return json_response(body_of(site, revision), code)
 
 
 def body_of(site: Site, revision: Revision) -> bytes:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
 from aiohttp import web
 
-from sandbox.apiserver import answers, discovery, documents, openapi, patches, protobuf, routing, selectors, tables
+from sandbox.apiserver import answers, discovery, documents, patches, routing, selectors, tables
 from sandbox.apiserver.errors import Json, StatusError, bad_request, cause, invalid, success, unsupported_media_type
-from sandbox.apiserver.integers import integer
 from sandbox.apiserver.journal import Journal, RequestInfo
 from sandbox.apiserver.levers import Answer, Delay, Drop, Levers
 from sandbox.apiserver.paging import ListOptions
@@ -147,9 +147,9 @@ class Front:
         elif len(target.rest) == 2 and target.rest[0] == "apis":
             document = discovery.group(catalog, target.rest[1])
         elif target.rest == ("openapi", "v3"):
-            document = openapi.index(catalog)
+            document = discovery.openapi_index(catalog)
         elif target.rest[:2] == ("openapi", "v3"):
-            document = openapi.document(catalog, "/".join(target.rest[2:]))
+            document = discovery.openapi(catalog, "/".join(target.rest[2:]))
         if document is None:
             raise routing.NoSuchGroupError
         return answers.json_response(document)
@@ -177,12 +177,11 @@ class Front:
         else:
             write = self._registry.create if verb == "create" else self._registry.update
             written = write(site, body, how)
-        code = 201 if written.created else 200
-        return answers.of_revision(site, written.revision, form, include, code, written.warnings)
+        return answers.of_revision(site, written.revision, form, include, 201 if written.created else 200)
 
     async def _delete(self, request: web.Request, site: Site, verb: str) -> web.Response:
         raw, query = await request.read(), request.query
-        options: Json = (_protobuf_or_json(request, raw) if raw else None) or {}
+        options: Json = (documents.decode(raw) if raw else None) or {}
         for name in ("propagationPolicy", "orphanDependents"):
             if name in query:
                 options.setdefault(name, query[name])
@@ -232,10 +231,6 @@ class Front:
         )
 
 
-def _protobuf_or_json(request: web.Request, raw: bytes) -> Any:
-    return protobuf.decode(raw) if request.content_type == protobuf.MEDIA_TYPE else documents.decode(raw)
-
-
 def _form_of(request: web.Request, site: Site) -> routing.Form:
     return routing.form_of(request.headers.get("Accept", ""), is_printed=tables.is_printed(site.resource))
 
@@ -277,10 +272,10 @@ def _list_options(site: Site, query: Mapping[str, str]) -> ListOptions:
 
 def _number(query: Mapping[str, str], name: str) -> int:
     text = query.get(name) or "0"
-    number = integer(text)
-    if number is None or number < 0:
+    # Python's int() takes more spellings, and other digits, than strconv.ParseInt.
+    if not re.fullmatch("[0-9]{1,18}", text):
         raise bad_request(f'{name}: Invalid value: "{text}": must be a number')
-    return number
+    return int(text)
 
 
 def _write_options(request: web.Request) -> WriteOptions:
@@ -290,15 +285,12 @@ def _write_options(request: web.Request) -> WriteOptions:
         manager=query.get("fieldManager") or agent or "unknown",
         dry_run=query.get("dryRun") == "All",
         force=query.get("force") == "true",
-        field_validation=query.get("fieldValidation") or "Warn",
     )
 
 
 async def _body(request: web.Request, verb: str) -> tuple[Any, str]:
     """Returns the decoded body and its media type. Raises StatusError 400 or 415."""
     media_type = request.content_type
-    if media_type == protobuf.MEDIA_TYPE and (known := protobuf.decode(await request.read())) is not None:
-        return known, media_type
     if verb != "patch" and media_type not in ("application/json", "application/yaml", "application/octet-stream"):
         raise unsupported_media_type(["application/json", "application/yaml"])
     body = documents.decode(await request.read(), or_yaml=media_type in (patches.APPLY, "application/yaml"))
