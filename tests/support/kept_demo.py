@@ -19,7 +19,8 @@ from sandbox import kept
 REPOSITORY = Path(__file__).parents[2]
 # The demo runs no pods of a chart, its API server takes no protobuf, and it has no machines to log in to.
 NOT_HERE = re.compile(
-    r"kind |helm |kubectl (drain|uncordon|(create|label) namespace) |.* rollout status |systemctl|rm -f /var/lib/kubelet"
+    r"kind |helm |kubectl (drain|uncordon|(create|label) namespace) |.* rollout status |systemctl"
+    r"|rm -f /var/lib/kubelet"
 )
 
 

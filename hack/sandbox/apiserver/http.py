@@ -16,14 +16,12 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from sandbox.apiserver import answers, discovery, documents, patches, routing, selectors, tables
+from sandbox.apiserver import answers, discovery, documents, patches, routing, selectors
 from sandbox.apiserver.errors import Json, StatusError, bad_request, cause, invalid, success, unsupported_media_type
-from sandbox.apiserver.journal import Journal, RequestInfo
-from sandbox.apiserver.levers import Answer, Delay, Drop, Levers
-from sandbox.apiserver.paging import ListOptions
-from sandbox.apiserver.registry import Registry, WriteOptions
+from sandbox.apiserver.levers import Answer, Delay, Drop, Journal, Levers, RequestInfo
+from sandbox.apiserver.registry import ListOptions, Registry, WriteOptions
 from sandbox.apiserver.routing import Target
-from sandbox.apiserver.sending import Sender
+from sandbox.apiserver.store import Store
 from sandbox.apiserver.strategy import Site
 from sandbox.apiserver.watches import OpenStreams, Stream, WatchOptions
 
@@ -232,7 +230,7 @@ class Front:
 
 
 def _form_of(request: web.Request, site: Site) -> routing.Form:
-    return routing.form_of(request.headers.get("Accept", ""), is_printed=tables.is_printed(site.resource))
+    return routing.form_of(request.headers.get("Accept", ""), is_printed=answers.is_printed(site.resource))
 
 
 def _request_info(request: web.Request, target: Target) -> RequestInfo:
@@ -297,3 +295,54 @@ async def _body(request: web.Request, verb: str) -> tuple[Any, str]:
     if verb != "patch" and not isinstance(body, dict):
         raise bad_request("the body of the request must be an object")
     return body, media_type
+
+
+class Sender:
+    """Sends, and logs what was sent. `late` is in seconds."""
+
+    def __init__(self, levers: Levers, journal: Journal, streams: OpenStreams) -> None:
+        self._levers = levers
+        self._journal = journal
+        self._streams = streams
+
+    def drop(self, request: web.Request, info: RequestInfo) -> web.Response:
+        """Resets the connection. What is returned never gets onto the wire."""
+        self._journal.note(info, request.query_string, 0)
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response()
+
+    async def send(
+        self, request: web.Request, info: RequestInfo, response: web.Response, late: float = 0.0
+    ) -> web.StreamResponse:
+        self._journal.note(info, request.query_string, response.status)
+        if late:
+            await asyncio.sleep(late)
+        return response
+
+    async def stream(
+        self, request: web.Request, info: RequestInfo, store: Store, site: Site, options: WatchOptions
+    ) -> web.StreamResponse:
+        """Serves a watch to its end. A stall holds every piece back, the end of the stream included."""
+        stream = Stream(store, site, options, info)
+        response = web.StreamResponse(
+            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
+        )
+        response.enable_chunked_encoding()
+        self._journal.note(info, request.query_string, 200)
+        self._streams.add(stream)
+        pieces = stream.pieces()
+        try:
+            await response.prepare(request)
+            async for piece in pieces:
+                await self._levers.until_moving(info, lambda: stream.is_ended)
+                if stream.is_ended:
+                    break
+                await response.write(piece)
+            await self._levers.until_moving(info, lambda: stream.is_ended)
+        finally:
+            await pieces.aclose()
+            self._streams.discard(stream)
+        if stream.aborted and request.transport is not None:
+            request.transport.abort()
+        return response

@@ -13,8 +13,7 @@ from aiohttp import web
 from sandbox.apiserver import documents, kubeconfig
 from sandbox.apiserver.errors import Json
 from sandbox.apiserver.http import MAX_BODY, Front
-from sandbox.apiserver.journal import Entry, Journal
-from sandbox.apiserver.levers import Levers
+from sandbox.apiserver.levers import Entry, Journal, Levers
 from sandbox.apiserver.registry import Registry, WriteOptions, new_uid
 from sandbox.apiserver.resources import BUILTIN, Catalog
 from sandbox.apiserver.store import Store
