@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help venv demo demo-stop test nightly check bench e2e soak plugin lab fuzz mutants coverage audit sbom application images base load push chart docs-site sign release-check release-notes rehearsal changelog gen-proto gen-reference fix clean
+.PHONY: help venv demo demo-stop test nightly check bench e2e soak plugin lab fuzz mutants coverage audit sbom application images load push chart docs-site sign release-check release-notes rehearsal changelog gen-proto gen-reference fix clean
 
 help: ## Lists all targets.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -49,8 +49,11 @@ fuzz: venv ## Every parser with damaged input, guided by coverage if atheris is 
 mutants: venv ## Plants mistakes in a copy of a zone (kubelet): do its tests fail? ARGS="--zone engine --count 300 --seed 1", --all.
 	@$(BIN)/python hack/mutants $(ARGS)
 
-coverage: venv ## Lines and branches that the tests run, by package; slower than make test.
-	@$(BIN)/python hack/coverage $(ARGS)
+# The tests' workers and the daemons that they start count too.
+coverage: venv ## Lines and branches that the tests run, by module, the least covered first; slower than make test.
+	@rm -rf .venv/coverage && mkdir -p .venv/coverage
+	@$(BIN)/coverage run -m pytest $(or $(ARGS),-n 2); status=$$?; $(BIN)/coverage combine --quiet && \
+	  $(BIN)/coverage report --sort=cover --skip-covered && exit $$status
 
 audit: venv ## Known vulnerabilities of the locked run-time dependencies; needs access to a database (AUDIT_SERVICE).
 	@hack/audit
@@ -63,9 +66,6 @@ application: venv ## What of the image needs no container engine: its size for b
 
 images: venv ## The container image as dist/topowise-ARCH.tar, with buildah, podman or docker; ARCH="amd64 arm64", BASE=image.
 	@$(BIN)/python -m images build $(addprefix --architecture ,$(ARCH)) $(if $(BASE),--base $(BASE)) $(if $(IMAGE),--repository $(IMAGE))
-
-base: venv ## Writes the present digest of the base's tag into hack/images/Dockerfile; asks the registry.
-	@$(BIN)/python -m images renew-base
 
 load: venv ## Loads the image into a cluster without a registry: INTO=kind|k3s|containerd, CLUSTER= for kind's name.
 	@$(BIN)/python -m images load $(if $(INTO),--into $(INTO)) $(if $(CLUSTER),--cluster $(CLUSTER))

@@ -1,5 +1,4 @@
-"""`make images`, `make application`, `make load`, `make push` and `make base`: an image per architecture, as archives
-below dist/."""
+"""`make images`, `make application`, `make load` and `make push`: an image per architecture, below dist/."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import topowise
-from images import application, engines, load, renew
+from images import application, engines, load
 from images.application import REPOSITORY, ImageError
 
 DIST: Final = REPOSITORY / "dist"
@@ -27,7 +26,6 @@ def main(arguments: list[str]) -> int:
     for verb in (build, *map(verbs.add_parser, ("load", "push", "sign"))):
         verb.add_argument("--repository", default="ghcr.io/topowise/topowise", help="the image's name without the tag")
     verbs.add_parser("check", help="assembles the application of each architecture, without a container engine")
-    verbs.add_parser("renew-base")
     verbs.choices["load"].add_argument("--into", default="", choices=["", *load.CLUSTERS])
     verbs.choices["load"].add_argument("--cluster", default="", help="the cluster's name in kind")
     args = parser.parse_args(arguments)
@@ -40,9 +38,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _do(args: argparse.Namespace) -> None:
-    if args.verb == "renew-base":
-        print(f"images: the base is {renew.renew()}")
-        return
     if args.verb == "check":
         for architecture in application.MACHINES:
             _check(architecture)

@@ -9,6 +9,7 @@ together, so none of them runs anything while building. Everything that buildah 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import zlib
@@ -16,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from images import renew
 from images.application import REPOSITORY, ImageError
 
 # The default base, by digest.
-BASE: Final = renew.pinned()
+BASE: Final = re.findall(r"^ARG BASE=(\S+@sha256:\S+)$", (REPOSITORY / "hack/images/Dockerfile").read_text(), re.M)[0]
 _STORE: Final = REPOSITORY / ".venv/images"
 # libstdc++6: gRPC is linked with it. libudev1: pyudev loads it, and without it hardware is only read at its interval.
 _PACKAGES: Final = "python3,libstdc++6,libudev1,ca-certificates"

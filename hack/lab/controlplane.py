@@ -16,7 +16,7 @@ from lab import chart
 from lab.api import Api, Json, wait
 from lab.errors import LabError
 from lab.running import Plan, Processes
-from sandbox import stock_scheduler
+from sandbox import controlplane
 from sandbox.apiserver import kubeconfig as kubeconfigs
 from sandbox.controlplane import ADMIN, USERS, apiserver_arguments, assets, etcd_arguments, token_of
 from sandbox.processes import free_ports
@@ -76,7 +76,7 @@ def start(processes: Processes, plan: Plan) -> None:
 def start_schedulers(processes: Processes, plan: Plan) -> None:
     """Starts the service, and the stock kube-scheduler that calls it."""
     _start_service(processes, plan)
-    extender = stock_scheduler.extender(f"http://127.0.0.1:{plan.extender}", httpTimeout=_TIMEOUT)
+    extender = controlplane.extender(f"http://127.0.0.1:{plan.extender}", httpTimeout=_TIMEOUT)
     ignored = {"name": "NodeResourcesFit", "args": {"ignoredResources": [steering.RESOURCE]}}
     profile = {"schedulerName": "default-scheduler", "pluginConfig": [ignored]}
     _start_scheduler(processes, plan, "kube-scheduler", {"profiles": [profile], "extenders": [extender]})
@@ -84,7 +84,7 @@ def start_schedulers(processes: Processes, plan: Plan) -> None:
 
 def _start_service(processes: Processes, plan: Plan) -> None:
     work = processes.directory
-    kubeconfig_path = kubeconfig(work, plan.api, stock_scheduler.USER)
+    kubeconfig_path = kubeconfig(work, plan.api, controlplane.USER)
     service = {
         "apiVersion": "topowise.io/v1alpha1",
         "kind": "SchedulerConfiguration",
@@ -111,9 +111,9 @@ def _start_scheduler(processes: Processes, plan: Plan, name: str, configuration:
     (port,) = free_ports(1)
     work = processes.directory / f"{name}.d"
     work.mkdir(exist_ok=True)
-    kubeconfig_path = kubeconfig(processes.directory, plan.api, stock_scheduler.USER)
-    binary = binaries() / stock_scheduler.BINARY
-    processes.start(name, stock_scheduler.arguments(binary, work, kubeconfig_path, configuration, port))
+    kubeconfig_path = kubeconfig(processes.directory, plan.api, controlplane.USER)
+    binary = binaries() / controlplane.BINARY
+    processes.start(name, controlplane.arguments(binary, work, kubeconfig_path, configuration, port))
 
 
 def _manager(folder: Path, work: Path, port: int, own_port: int) -> list[str]:

@@ -1,5 +1,4 @@
-"""A real etcd and kube-apiserver on loopback, for tests that compare the embedded server with them, and for a real
-kube-scheduler (`stock_scheduler`).
+"""A real control plane on loopback: etcd, kube-apiserver, kube-scheduler and kube-controller-manager.
 
 The binaries are those of controller-runtime's envtest: in `$KUBEBUILDER_ASSETS`, or in /usr/local/kubebuilder/bin. They
 need neither a container nor root. The flags are valid for kube-apiserver 1.31 to 1.36:
@@ -10,7 +9,12 @@ need neither a container nor root. The flags are valid for kube-apiserver 1.31 t
 - service accounts need a signing key even when nothing uses them: made by the `openssl` command;
 - the ServiceAccount admission plug-in is off, or every pod would wait for a controller that does not run, and so is
   TaintNodesByCondition, which taints every new node until a node controller takes that back;
-- etcd does not sync to disk, as the data ends with the test.
+- etcd does not sync to disk, as the data ends with the test;
+- kube-scheduler runs as the user system:kube-scheduler; who asks it is looked up at the API server, which wants
+  kubeconfigs of its own (the log complains about a ConfigMap for client certificates that nothing here needs). Its
+  /readyz, which needs no token, waits until its informers have synced;
+- of kube-controller-manager, `resourceclaim-controller` makes claims from templates, and frees them when their pods
+  have ended, the garbage collector deletes claims of deleted pods, and `replicaset-controller` replaces evicted pods.
 """
 
 from __future__ import annotations
@@ -25,7 +29,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+import yaml
+
 from sandbox.apiserver import kubeconfig as kubeconfigs
+from sandbox.apiserver.errors import Json
 from sandbox.processes import Process, free_ports
 
 _DEFAULT_ASSETS: Final = "/usr/local/kubebuilder/bin"
@@ -165,3 +172,127 @@ def _service_account_key(work: Path) -> tuple[Path, Path]:
     ):
         subprocess.run([openssl, *arguments], check=True, capture_output=True)
     return private, public
+
+
+BINARY: Final = "kube-scheduler"
+API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
+USER: Final = "system:kube-scheduler"
+
+
+def extender(url: str, **fields: object) -> Json:
+    """An entry of `extenders` with every verb and the fields our documentation recommends, changed by `fields`."""
+    return {
+        "urlPrefix": url,
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "preemptVerb": "preempt",
+        "bindVerb": "bind",
+        "weight": 5,
+        "nodeCacheCapable": True,
+        "httpTimeout": "2s",
+        **fields,
+    }
+
+
+class StockScheduler:
+    """kube-scheduler as a context manager. Its configuration, certificate and `log` are files in the folder `work`.
+
+    `binary` is a kube-scheduler with other plug-ins.
+    """
+
+    def __init__(
+        self, plane: ControlPlane, configuration: Json, work: Path, *, user: str = USER, binary: Path | None = None
+    ) -> None:
+        self._plane = plane
+        self._user = user
+        self._binary = binary or plane.folder / BINARY
+        self._configuration = configuration
+        self._work = work
+        self._stack = ExitStack()
+        self.log = work / f"{BINARY}.log"
+        self.pid = 0
+        """Its id, inside the block."""
+
+    def __enter__(self) -> StockScheduler:
+        self._work.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            (port,) = free_ports(1)
+            child = stack.enter_context(Process(BINARY, self._arguments(port), self.log))
+            child.wait_until_ready(f"https://127.0.0.1:{port}/readyz")
+            self.pid = child.pid
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _arguments(self, port: int) -> list[str]:
+        kubeconfig = self._plane.kubeconfig(self._work / "kubeconfig", self._user)
+        gates = [f"--feature-gates={self._plane.gates}"] if self._plane.gates else []
+        return [*arguments(self._binary, self._work, kubeconfig, self._configuration, port), *gates]
+
+
+def arguments(binary: Path, work: Path, kubeconfig: Path, configuration: Json, port: int) -> list[str]:
+    """Its command line; what is said of its configuration is made whole and written into `work`."""
+    whole = {
+        "apiVersion": API_VERSION,
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        **configuration,
+        "clientConnection": {"kubeconfig": str(kubeconfig), **configuration.get("clientConnection", {})},
+    }
+    config = work / "scheduler.yaml"
+    config.write_text(yaml.safe_dump(whole, sort_keys=False))
+    return [
+        str(binary),
+        f"--config={config}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--cert-dir={work / 'certs'}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+    ]
+
+
+MANAGER_BINARY: Final = "kube-controller-manager"
+CONTROLLERS: Final = ("resourceclaim-controller", "garbage-collector-controller", "replicaset-controller")
+
+
+class ControllerManager:
+    """A context manager; the certificate and the log are files in the folder `work`."""
+
+    def __init__(self, plane: ControlPlane, work: Path, controllers: Sequence[str] = CONTROLLERS) -> None:
+        self._plane = plane
+        self._controllers = controllers
+        self._work = work
+        self._stack = ExitStack()
+
+    def __enter__(self) -> ControllerManager:
+        self._work.mkdir(parents=True, exist_ok=True)
+        kubeconfig = self._plane.kubeconfig(self._work / "kubeconfig")
+        with ExitStack() as stack:
+            (port,) = free_ports(1)
+            arguments = [
+                str(self._plane.folder / MANAGER_BINARY),
+                f"--kubeconfig={kubeconfig}",
+                f"--authentication-kubeconfig={kubeconfig}",
+                f"--authorization-kubeconfig={kubeconfig}",
+                f"--controllers={','.join(self._controllers)}",
+                "--leader-elect=false",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={port}",
+                f"--cert-dir={self._work / 'certs'}",
+                "--kube-api-qps=500",
+                "--kube-api-burst=1000",
+            ]
+            child = stack.enter_context(Process(MANAGER_BINARY, arguments, self._work / f"{MANAGER_BINARY}.log"))
+            child.wait_until_ready(f"https://127.0.0.1:{port}/healthz")
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()

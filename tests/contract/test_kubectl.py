@@ -34,14 +34,6 @@ async def test_get_wide_has_devices(api: Client, kubectl: Any) -> None:
     assert "GPU-1" in head
 
 
-async def test_a_namespace_is_created_and_labelled(api: Client, kubectl: Any) -> None:
-    """kubectl's own generator sends protobuf."""
-    name = api.name()
-    assert await kubectl("create", "namespace", name) == f"namespace/{name} created\n"
-    await kubectl("label", "namespace", name, "a=b")
-    assert "a=b" in await kubectl("get", "namespace", name, "--show-labels")
-
-
 async def test_a_pod_gets_the_priority_of_its_class(api: Client) -> None:
     name = api.name()
     priority_class = {"metadata": {"name": name}, "value": -1000, "preemptionPolicy": "Never"}

@@ -21,7 +21,6 @@ from sandbox import kept
 
 README = (REPOSITORY / "README.md").read_text()
 PAGE = (REPOSITORY / "docs/quick-start.md").read_text()
-HELM = REPOSITORY / ".venv/helm/helm"
 
 # These targets take minutes, or a container engine; a separate job runs each. The test checks that make knows them.
 LONG = re.compile(r"make (images|load|test|check|e2e|fuzz|mutants|coverage|bench|venv|lab)\b")
@@ -79,8 +78,6 @@ def test_every_command_works_as_printed(environment: dict[str, str], files: dict
         program = programs / name
         program.write_text((programs / "kubectl-topowise").read_text().replace("topowise_scheduler.kubectl", module))
         program.chmod(0o755)
-    if HELM.exists():
-        (programs / "helm").symlink_to(HELM)
     blind = run(["make", "demo"], environment)
     assert "The same pods on the same nodes without knowing NUMA nodes" in blind.stdout, blind.stderr
     started = run(["make", "demo", "KEEP=1"], environment)
@@ -94,12 +91,7 @@ def test_every_command_works_as_printed(environment: dict[str, str], files: dict
     for command in ["kubectl apply -f cache.yaml", *commands_of(README), *commands_of(rest)]:
         if NOT_HERE.match(command) or command.startswith(("make demo", "export ")):
             continue
-        if command.startswith("helm") and not HELM.exists():
-            continue
         failed += _failure(command, put_in(command, files, address[1]), environment)
-        if command == "helm install topowise charts/topowise --namespace topowise-system --create-namespace":
-            run(["helm", "uninstall", "topowise", "--namespace", "topowise-system"], environment)
-            run(["kubectl", "delete", "namespace", "topowise-system"], environment)
         if command == "kubectl topowise node NODE":
             # "Raise both CPU numbers ..., name the pod `giant`, and apply it."
             run(["kubectl", "apply", "-f", str(files["giant.yaml"])], environment)

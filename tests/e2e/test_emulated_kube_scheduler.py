@@ -12,9 +12,8 @@ import pytest
 
 from real_cluster import pod
 from sandbox.apiserver.client import MERGE, NODES, PODS, Client, connect
-from sandbox.controlplane import ControlPlane
+from sandbox.controlplane import API_VERSION, ControlPlane, StockScheduler
 from sandbox.kubescheduler import KubeScheduler
-from sandbox.stock_scheduler import API_VERSION, StockScheduler
 from topowise.kube import credentials
 from topowise.kube.api import Api
 

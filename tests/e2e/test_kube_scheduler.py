@@ -21,12 +21,11 @@ import pytest
 from aiohttp import web
 
 from real_cluster import ASSETS, MISSING
-from sandbox import stock_scheduler
+from sandbox import controlplane
 from sandbox.apiserver import documents
 from sandbox.apiserver.client import CRDS, MERGE, NODES, NRT, PODS, Client, connect, nrt, pod
 from sandbox.apiserver.errors import Json
-from sandbox.controlplane import ControlPlane
-from sandbox.stock_scheduler import StockScheduler
+from sandbox.controlplane import ControlPlane, StockScheduler
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)
@@ -184,7 +183,7 @@ async def setting(
 ) -> AsyncIterator[Setting]:
     extender = Extender(api, favourite=NAMES[1])
     async with extender.serve() as url:
-        entry = stock_scheduler.extender(url, nodeCacheCapable=request.param)
+        entry = controlplane.extender(url, nodeCacheCapable=request.param)
         scheduler = StockScheduler(plane, {"percentageOfNodesToScore": 100, "extenders": [entry]}, tmp_path)
         await asyncio.to_thread(scheduler.__enter__)
         try:

@@ -21,14 +21,13 @@ from burst.nodes import KINDS, Kind
 from fake_cloud import FakeCloud
 from real_cluster import ASSETS, PODS, SCHEDULER, Cluster, pod
 from real_kueue import GROUP, MISSING, Kueue, definitions, is_available
-from sandbox import controller_manager
-from sandbox.controller_manager import ControllerManager
-from sandbox.controlplane import ControlPlane, assets
+from sandbox import controlplane
+from sandbox.controlplane import ControllerManager, ControlPlane, assets
 from topowise.errors import ApiError
 from topowise_scheduler.controllers.kueue_objects import CONTROLLER
 from topowise_scheduler.overlay.scale_up.placeholders import LABEL, OUTCOME_ANNOTATION
 
-if ASSETS is None or assets(controller_manager.BINARY) is None or not is_available():
+if ASSETS is None or assets(controlplane.BINARY) is None or not is_available():
     pytest.skip(MISSING, allow_module_level=True)
 pytestmark = pytest.mark.apiserver
 __all__ = ["kind"]

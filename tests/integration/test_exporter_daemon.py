@@ -15,7 +15,7 @@ from daemons import CRD, Start, assert_eventually
 from exporter_setup import NRT, FakeKubelet, available, published
 from sandbox.apiserver import ApiServer
 from sandbox.kubelet.holdings import Block, ContainerHoldings, PodHoldings
-from sandbox.kubelet.pods_api import PodsApi
+from sandbox.kubelet.podresources import PodsApi
 from sandbox.kubelet.state_files import StateFiles
 from sandbox.processes import free_ports
 from topowise import fingerprint

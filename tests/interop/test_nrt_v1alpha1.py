@@ -7,21 +7,23 @@ version asked for does not have. v1alpha1 has no attributes on top, and requires
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
-import pytest
 
 from conversations import NODE, staged
 from daemons import api, server
-from sandbox.apiserver import ApiServer
+from sandbox.apiserver import ApiServer, documents
 from scheduler_plugins_scenes import SCENES
 from topowise import nrt
 from topowise.kube.api import Api
 from topowise_exporter.publish.writer import topology_writer
 
 __all__ = ["api", "server"]
+
+CRD = Path(__file__).parents[2] / "charts/topowise/crds/noderesourcetopologies.yaml"
 
 OLD = f"/apis/{nrt.GROUP}/v1alpha1/{nrt.PLURAL}/{NODE}"
 
@@ -60,12 +62,14 @@ async def test_zones_are_all_there_and_the_policy_is_not(server: ApiServer, api:
     assert zones.keys() == {"node-0", "node-1"}
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-async def test_writing_the_object_back_needs_the_policies(server: ApiServer, api: Api, legacy: bool) -> None:
+async def test_writing_the_object_back_needs_the_policies(server: ApiServer, api: Api) -> None:
     """koordlet does so, and always writes its own policies."""
-    await written(api, ("SingleNUMANodePodLevel",) if legacy else ())
+    (definition,) = documents.load_all(CRD)
+    (old,) = (version for version in definition["spec"]["versions"] if version["name"] == "v1alpha1")
+    assert "topologyPolicies" in old["schema"]["openAPIV3Schema"]["required"]
+    await written(api, ("SingleNUMANodePodLevel",))
     topology = await read(server)
+    assert topology["topologyPolicies"] == ["SingleNUMANodePodLevel"]
     topology["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "Koordinator"}
     async with aiohttp.ClientSession() as session, session.put(server.url + OLD, json=topology) as answer:
-        assert answer.status == (200 if legacy else 422)
-        assert legacy or "topologyPolicies" in await answer.text()
+        assert answer.status == 200

@@ -17,9 +17,8 @@ from typing import Any, Final, NamedTuple, Self
 import pytest
 
 from real_cluster import PODS, SCHEDULER, Json
-from sandbox import controller_manager
-from sandbox.controller_manager import ControllerManager
-from sandbox.controlplane import ControlPlane, assets
+from sandbox import controlplane
+from sandbox.controlplane import ControllerManager, ControlPlane, assets
 from sandbox.hollow import LIFETIME
 from steered_cluster import SteeredCluster, steered
 from topowise import steering
@@ -92,8 +91,8 @@ class ClaimsCluster(SteeredCluster):
         more: Json | None = None,
         **options: Any,
     ) -> None:
-        if assets(controller_manager.BINARY) is None:
-            pytest.skip(f"no {controller_manager.BINARY} beside kube-apiserver")
+        if assets(controlplane.BINARY) is None:
+            pytest.skip(f"no {controlplane.BINARY} beside kube-apiserver")
         names = [f"n{number}" for number in range(nodes)]
         super().__init__(plane, directory, nodes, without=() if steers else names, **options)
         self._devices = tuple(devices)

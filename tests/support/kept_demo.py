@@ -17,8 +17,11 @@ from demo.__main__ import LINK
 from sandbox import kept
 
 REPOSITORY = Path(__file__).parents[2]
-# The demo runs no pods of a chart, and has no machines to log in to.
-NOT_HERE = re.compile(r"kind |kubectl (drain|uncordon) |.* rollout status |systemctl|rm -f /var/lib/kubelet")
+# The demo runs no pods of a chart, its API server takes no protobuf, and it has no machines to log in to.
+NOT_HERE = re.compile(
+    r"kind |helm |kubectl (drain|uncordon|(create|label) namespace) |.* rollout status |systemctl"
+    r"|rm -f /var/lib/kubelet"
+)
 
 
 def commands_of(text: str) -> list[str]:

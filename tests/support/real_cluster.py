@@ -20,12 +20,11 @@ import yaml
 from burst.nodes import Kind
 from burst.service import Service
 from burst.workload import Workload
-from sandbox import controlplane, stock_scheduler
+from sandbox import controlplane
 from sandbox.apiserver import documents
 from sandbox.apiserver.client import CRDS, NRT, connect
-from sandbox.controlplane import ControlPlane
+from sandbox.controlplane import ControlPlane, StockScheduler
 from sandbox.hollow import Fleet, Pace, Refusal, Reporting
-from sandbox.stock_scheduler import StockScheduler
 from stillness import until_still
 from topowise import pods
 from topowise.kube import credentials
@@ -34,7 +33,7 @@ from topowise.placement import GATE
 
 Json = dict[str, Any]
 
-ASSETS: Final = controlplane.assets(stock_scheduler.BINARY)
+ASSETS: Final = controlplane.assets(controlplane.BINARY)
 MISSING: Final = "no etcd, kube-apiserver and kube-scheduler in $KUBEBUILDER_ASSETS or /usr/local/kubebuilder/bin"
 PODS: Final = "/api/v1/namespaces/default/pods"
 LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
@@ -221,7 +220,7 @@ class Cluster:
             self.plane,
             configuration,
             self._directory / f"kube-scheduler-{number}-{time.monotonic_ns()}",
-            user=controlplane.ADMIN if self._pairs > 1 or binary is not None else stock_scheduler.USER,
+            user=controlplane.ADMIN if self._pairs > 1 or binary is not None else controlplane.USER,
             binary=binary,
         )
         await asyncio.to_thread(scheduler.__enter__)

@@ -1,70 +1,32 @@
-"""CustomResourceDefinitions: from the object to the served resource.
+"""CustomResourceDefinitions: from the object to the served resource, and the fields that its schema knows.
 
-A new CRD's kind is served at once (the real server takes a moment; clients poll for `Established` either way).
+A new kind is served at once (the real server takes a moment; clients poll for `Established` either way). Of the schema
+only the names of fields are used: fields that it does not know are dropped, as a real server drops them. Values are not
+validated, and no defaults are filled in; tests/nightly/cluster writes to a real API server.
 """
 
 from __future__ import annotations
 
-from sandbox.apiserver.errors import Json, cause
+from typing import Any, Final
+
+from sandbox.apiserver.errors import Json
 from sandbox.apiserver.resources import Column, Resource, Version
 
 # Printed when a version states no columns of its own.
-_AGE = Column("Age", "date", ".metadata.creationTimestamp")
-
-
-def causes_against(crd: Json) -> list[Json]:
-    """What makes a definition unusable, as causes of a 422."""
-    spec = crd.get("spec") or {}
-    names = spec.get("names") or {}
-    causes = [
-        cause("FieldValueRequired", "Required value", f"spec.{path}")
-        for path, value in (
-            ("group", spec.get("group")),
-            ("scope", spec.get("scope")),
-            ("names.plural", names.get("plural")),
-            ("names.kind", names.get("kind")),
-            ("versions", spec.get("versions")),
-        )
-        if not value
-    ]
-    if causes:
-        return causes
-    name = crd["metadata"].get("name")
-    if name != f"{names['plural']}.{spec['group']}":
-        message = f'Invalid value: "{name}": must be spec.names.plural+"."+spec.group'
-        causes.append(cause("FieldValueInvalid", message, "metadata.name"))
-    if sum(bool(version.get("storage")) for version in spec["versions"]) != 1:
-        message = "Invalid value: must have exactly one version marked as storage version"
-        causes.append(cause("FieldValueInvalid", message, "spec.versions"))
-    for i, version in enumerate(spec["versions"]):
-        if not (version.get("schema") or {}).get("openAPIV3Schema"):
-            message = "Required value: schemas are required"
-            causes.append(cause("FieldValueRequired", message, f"spec.versions[{i}].schema.openAPIV3Schema"))
-    return causes
+_AGE: Final = Column("Age", "date", ".metadata.creationTimestamp")
+_OBJECT_META: Final[Json] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 def with_defaults(crd: Json) -> Json:
-    """Returns the definition with names and conversion filled in as the server does."""
+    """Returns the definition with the names and the status that the server fills in."""
     spec, names = crd["spec"], crd["spec"]["names"]
-    filled = {"singular": names["kind"].lower(), "listKind": f"{names['kind']}List"} | names
-    return {**crd, "spec": {"conversion": {"strategy": "None"}} | spec | {"names": filled}}
-
-
-def established(crd: Json, now: str) -> Json:
-    """Returns the status of a definition that is being served."""
-    stored = [version["name"] for version in crd["spec"]["versions"] if version.get("storage")]
-    before = (crd.get("status") or {}).get("storedVersions") or []
-    conditions = (crd.get("status") or {}).get("conditions") or [
-        {"type": "NamesAccepted", "status": "True", "lastTransitionTime": now, "reason": "NoConflicts",
-         "message": "no conflicts found"},
-        {"type": "Established", "status": "True", "lastTransitionTime": now, "reason": "InitialNamesAccepted",
-         "message": "the initial names have been accepted"},
-    ]  # fmt: skip
-    return {
-        "conditions": conditions,
-        "acceptedNames": crd["spec"]["names"],
-        "storedVersions": list(dict.fromkeys([*before, *stored])),
+    names = {"singular": names["kind"].lower(), "listKind": f"{names['kind']}List"} | names
+    status = {
+        "conditions": [{"type": "Established", "status": "True", "reason": "InitialNamesAccepted"}],
+        "acceptedNames": names,
+        "storedVersions": [version["name"] for version in spec["versions"] if version.get("storage")],
     }
+    return {**crd, "spec": {"conversion": {"strategy": "None"}} | spec | {"names": names}, "status": status}
 
 
 def resource_of(crd: Json) -> Resource:
@@ -98,8 +60,7 @@ def _version(version: Json) -> Version:
             type=column["type"],
             path=column["jsonPath"],
             format=column.get("format", ""),
-            description=column.get("description")
-            or f"Custom resource definition column (in JSONPath format): {column['jsonPath']}",
+            description=column.get("description", ""),
             priority=column.get("priority", 0),
         )
         for column in version.get("additionalPrinterColumns") or ()
@@ -110,3 +71,26 @@ def _version(version: Json) -> Version:
         columns=columns or (_AGE,),
         selectable_fields=tuple(field["jsonPath"].lstrip(".") for field in version.get("selectableFields") or ()),
     )
+
+
+def pruned(value: Json, schema: Json) -> Json:
+    """Returns the object without fields that the schema does not know."""
+    properties = {"apiVersion": {}, "kind": {}, **(schema.get("properties") or {}), "metadata": _OBJECT_META}
+    known: Json = _pruned(value, {**schema, "properties": properties})
+    return known
+
+
+def _pruned(value: Any, schema: Json) -> Any:
+    if isinstance(value, list):
+        return [_pruned(item, schema["items"]) for item in value] if "items" in schema else value
+    if not isinstance(value, dict):
+        return value
+    properties: Json = schema.get("properties") or {}
+    extra = schema.get("additionalProperties")
+    if schema.get("x-kubernetes-preserve-unknown-fields") is True or extra is True:
+        extra = {"x-kubernetes-preserve-unknown-fields": True}
+    return {
+        name: _pruned(inner, properties.get(name) or extra or {})
+        for name, inner in value.items()
+        if name in properties or isinstance(extra, dict)
+    }

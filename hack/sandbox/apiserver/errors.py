@@ -89,11 +89,6 @@ def conflict(resource: str, name: str, why: str = LOCK_MESSAGE) -> StatusError:
     return StatusError(409, "Conflict", message, _details(resource, name))
 
 
-def aggregate(causes: Sequence[Json]) -> StatusError:
-    """Returns the 500 for validation errors without a proper refusal, as in the binding of pods."""
-    return StatusError(500, "", _joined(causes))
-
-
 def precondition_failed(resource: str, name: str, key: str, word: str, expected: str, actual: str) -> StatusError:
     """409 of a write that is meant for another object or state, in the words of the storage. `key` is etcd's."""
     why = f"Precondition failed: {word} in precondition: {expected}, {word} in object meta: {actual}"
@@ -120,11 +115,6 @@ def invalid(kind: str, name: str, causes: Sequence[Json]) -> StatusError:
 def _joined(causes: Sequence[Json]) -> str:
     lines = [f"{c['field']}: {c['message']}" for c in causes]
     return lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
-
-
-def too_large_for_etcd() -> StatusError:
-    """More than etcd takes; the API server passes its words on as they are."""
-    return StatusError(500, "", "etcdserver: request is too large")
 
 
 def too_large_resource_version(requested: int, current: int) -> StatusError:

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
 from aiohttp import web
 
-from sandbox.apiserver import answers, discovery, documents, openapi, patches, protobuf, routing, selectors, tables
+from sandbox.apiserver import answers, discovery, documents, patches, routing, selectors
 from sandbox.apiserver.errors import Json, StatusError, bad_request, cause, invalid, success, unsupported_media_type
-from sandbox.apiserver.integers import integer
-from sandbox.apiserver.journal import Journal, RequestInfo
-from sandbox.apiserver.levers import Answer, Delay, Drop, Levers
-from sandbox.apiserver.paging import ListOptions
-from sandbox.apiserver.registry import Registry, WriteOptions
+from sandbox.apiserver.levers import Answer, Delay, Drop, Journal, Levers, RequestInfo
+from sandbox.apiserver.registry import ListOptions, Registry, WriteOptions
 from sandbox.apiserver.routing import Target
-from sandbox.apiserver.sending import Sender
+from sandbox.apiserver.store import Store
 from sandbox.apiserver.strategy import Site
 from sandbox.apiserver.watches import OpenStreams, Stream, WatchOptions
 
@@ -147,9 +145,9 @@ class Front:
         elif len(target.rest) == 2 and target.rest[0] == "apis":
             document = discovery.group(catalog, target.rest[1])
         elif target.rest == ("openapi", "v3"):
-            document = openapi.index(catalog)
+            document = discovery.openapi_index(catalog)
         elif target.rest[:2] == ("openapi", "v3"):
-            document = openapi.document(catalog, "/".join(target.rest[2:]))
+            document = discovery.openapi(catalog, "/".join(target.rest[2:]))
         if document is None:
             raise routing.NoSuchGroupError
         return answers.json_response(document)
@@ -177,12 +175,11 @@ class Front:
         else:
             write = self._registry.create if verb == "create" else self._registry.update
             written = write(site, body, how)
-        code = 201 if written.created else 200
-        return answers.of_revision(site, written.revision, form, include, code, written.warnings)
+        return answers.of_revision(site, written.revision, form, include, 201 if written.created else 200)
 
     async def _delete(self, request: web.Request, site: Site, verb: str) -> web.Response:
         raw, query = await request.read(), request.query
-        options: Json = (_protobuf_or_json(request, raw) if raw else None) or {}
+        options: Json = (documents.decode(raw) if raw else None) or {}
         for name in ("propagationPolicy", "orphanDependents"):
             if name in query:
                 options.setdefault(name, query[name])
@@ -232,12 +229,8 @@ class Front:
         )
 
 
-def _protobuf_or_json(request: web.Request, raw: bytes) -> Any:
-    return protobuf.decode(raw) if request.content_type == protobuf.MEDIA_TYPE else documents.decode(raw)
-
-
 def _form_of(request: web.Request, site: Site) -> routing.Form:
-    return routing.form_of(request.headers.get("Accept", ""), is_printed=tables.is_printed(site.resource))
+    return routing.form_of(request.headers.get("Accept", ""), is_printed=answers.is_printed(site.resource))
 
 
 def _request_info(request: web.Request, target: Target) -> RequestInfo:
@@ -277,10 +270,10 @@ def _list_options(site: Site, query: Mapping[str, str]) -> ListOptions:
 
 def _number(query: Mapping[str, str], name: str) -> int:
     text = query.get(name) or "0"
-    number = integer(text)
-    if number is None or number < 0:
+    # Python's int() takes more spellings, and other digits, than strconv.ParseInt.
+    if not re.fullmatch("[0-9]{1,18}", text):
         raise bad_request(f'{name}: Invalid value: "{text}": must be a number')
-    return number
+    return int(text)
 
 
 def _write_options(request: web.Request) -> WriteOptions:
@@ -290,18 +283,66 @@ def _write_options(request: web.Request) -> WriteOptions:
         manager=query.get("fieldManager") or agent or "unknown",
         dry_run=query.get("dryRun") == "All",
         force=query.get("force") == "true",
-        field_validation=query.get("fieldValidation") or "Warn",
     )
 
 
 async def _body(request: web.Request, verb: str) -> tuple[Any, str]:
     """Returns the decoded body and its media type. Raises StatusError 400 or 415."""
     media_type = request.content_type
-    if media_type == protobuf.MEDIA_TYPE and (known := protobuf.decode(await request.read())) is not None:
-        return known, media_type
     if verb != "patch" and media_type not in ("application/json", "application/yaml", "application/octet-stream"):
         raise unsupported_media_type(["application/json", "application/yaml"])
     body = documents.decode(await request.read(), or_yaml=media_type in (patches.APPLY, "application/yaml"))
     if verb != "patch" and not isinstance(body, dict):
         raise bad_request("the body of the request must be an object")
     return body, media_type
+
+
+class Sender:
+    """Sends, and logs what was sent. `late` is in seconds."""
+
+    def __init__(self, levers: Levers, journal: Journal, streams: OpenStreams) -> None:
+        self._levers = levers
+        self._journal = journal
+        self._streams = streams
+
+    def drop(self, request: web.Request, info: RequestInfo) -> web.Response:
+        """Resets the connection. What is returned never gets onto the wire."""
+        self._journal.note(info, request.query_string, 0)
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response()
+
+    async def send(
+        self, request: web.Request, info: RequestInfo, response: web.Response, late: float = 0.0
+    ) -> web.StreamResponse:
+        self._journal.note(info, request.query_string, response.status)
+        if late:
+            await asyncio.sleep(late)
+        return response
+
+    async def stream(
+        self, request: web.Request, info: RequestInfo, store: Store, site: Site, options: WatchOptions
+    ) -> web.StreamResponse:
+        """Serves a watch to its end. A stall holds every piece back, the end of the stream included."""
+        stream = Stream(store, site, options, info)
+        response = web.StreamResponse(
+            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
+        )
+        response.enable_chunked_encoding()
+        self._journal.note(info, request.query_string, 200)
+        self._streams.add(stream)
+        pieces = stream.pieces()
+        try:
+            await response.prepare(request)
+            async for piece in pieces:
+                await self._levers.until_moving(info, lambda: stream.is_ended)
+                if stream.is_ended:
+                    break
+                await response.write(piece)
+            await self._levers.until_moving(info, lambda: stream.is_ended)
+        finally:
+            await pieces.aclose()
+            self._streams.discard(stream)
+        if stream.aborted and request.transport is not None:
+            request.transport.abort()
+        return response

@@ -1,14 +1,15 @@
 """The served kinds: a `Resource` for each kind, and the `Catalog` that finds it by path.
 
 A resource is described by data alone (names, scope, which subresources, how updates behave), so the built-in kinds are
-a table (`builtin`) and a CustomResourceDefinition is another way to make the same description (`crds`).
+a table (`BUILTIN`, with the flags of each kind's strategy in pkg/registry) and a CustomResourceDefinition is another
+way to make the same description (`crds`).
 All served versions of a resource share their storage; answers differ in `apiVersion` only, as with CRDs whose
 conversion strategy is `None`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sandbox.apiserver.errors import Json
@@ -96,8 +97,8 @@ class Resource:
 class Catalog:
     """Resources by key and by path."""
 
-    def __init__(self) -> None:
-        self._by_key: dict[str, Resource] = {}
+    def __init__(self, resources: Iterable[Resource]) -> None:
+        self._by_key = {resource.key: resource for resource in resources}
 
     def add(self, resource: Resource) -> None:
         self._by_key[resource.key] = resource
@@ -132,3 +133,58 @@ class Catalog:
 
     def is_custom_group(self, group: str) -> bool:
         return all(resource.is_custom for resource in self if resource.group == group)
+
+
+_V1 = (Version("v1"),)
+
+BUILTIN: tuple[Resource, ...] = (
+    Resource(
+        "", "Node", "nodes", _V1,
+        short_names=("no",), has_status=True, keeps_status_on_create=True,
+        selectable_fields=("spec.unschedulable",),
+    ),
+    Resource(
+        "", "Pod", "pods", _V1,
+        namespaced=True, short_names=("po",), categories=("all",), has_status=True, has_generation=True,
+        subresources={"binding": ("v1", "Binding"), "eviction": ("policy/v1", "Eviction")}, returns_deleted=True,
+        selectable_fields=(
+            "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork",
+            "status.phase", "status.podIP", "status.nominatedNodeName",
+        ),
+    ),
+    Resource("", "Namespace", "namespaces", _V1, short_names=("ns",), has_status=True,
+             selectable_fields=("status.phase",)),
+    Resource(
+        "", "Event", "events", _V1,
+        namespaced=True, short_names=("ev",), create_on_update=True,
+        selectable_fields=(
+            "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
+            "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
+            "reason", "reportingComponent", "source", "type",
+        ),
+    ),
+    Resource("", "ConfigMap", "configmaps", _V1, namespaced=True, short_names=("cm",)),
+    Resource("", "Secret", "secrets", _V1, namespaced=True, selectable_fields=("type",)),
+    Resource("", "Service", "services", _V1, namespaced=True, short_names=("svc",), categories=("all",),
+             has_status=True, returns_deleted=True),
+    Resource("", "ServiceAccount", "serviceaccounts", _V1, namespaced=True, short_names=("sa",), returns_deleted=True),
+    *(
+        Resource("apps", kind, f"{kind.lower()}s", _V1, namespaced=True, short_names=(short,), categories=("all",),
+                 has_status=True, has_generation=True)
+        for kind, short in (("Deployment", "deploy"), ("ReplicaSet", "rs"), ("StatefulSet", "sts"), ("DaemonSet", "ds"))
+    ),
+    Resource("batch", "Job", "jobs", _V1, namespaced=True, categories=("all",), has_status=True, has_generation=True),
+    Resource("policy", "PodDisruptionBudget", "poddisruptionbudgets", _V1, namespaced=True, short_names=("pdb",),
+             has_status=True, has_generation=True, unconditional_update=False),
+    Resource("coordination.k8s.io", "Lease", "leases", _V1, namespaced=True, unconditional_update=False,
+             create_on_update=True),
+    Resource("resource.k8s.io", "ResourceSlice", "resourceslices", _V1, has_generation=True,
+             selectable_fields=("spec.nodeName", "spec.driver")),
+    Resource("resource.k8s.io", "ResourceClaim", "resourceclaims", _V1, namespaced=True, has_status=True),
+    Resource("resource.k8s.io", "DeviceClass", "deviceclasses", _V1, has_generation=True),
+    Resource("events.k8s.io", "Event", "events", _V1, namespaced=True, short_names=("ev",), create_on_update=True,
+             selectable_fields=("reason", "reportingController", "type", "regarding.name", "regarding.namespace")),
+    Resource("scheduling.k8s.io", "PriorityClass", "priorityclasses", _V1, short_names=("pc",), has_generation=True),
+    Resource("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions", _V1,
+             short_names=("crd", "crds"), has_status=True, has_generation=True, unconditional_update=False),
+)  # fmt: skip

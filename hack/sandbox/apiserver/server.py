@@ -10,12 +10,12 @@ from typing import Final
 
 from aiohttp import web
 
-from sandbox.apiserver import builtin, documents, kubeconfig
+from sandbox.apiserver import documents, kubeconfig
 from sandbox.apiserver.errors import Json
 from sandbox.apiserver.http import MAX_BODY, Front
-from sandbox.apiserver.journal import Entry, Journal
-from sandbox.apiserver.levers import Levers
+from sandbox.apiserver.levers import Entry, Journal, Levers
 from sandbox.apiserver.registry import Registry, WriteOptions, new_uid
+from sandbox.apiserver.resources import BUILTIN, Catalog
 from sandbox.apiserver.store import Store
 from sandbox.apiserver.strategy import Site
 from sandbox.apiserver.watches import OpenStreams
@@ -43,7 +43,7 @@ class ApiServer:
     ) -> None:
         self.token = token
         self.store = Store(window)
-        self.catalog = builtin.catalog()
+        self.catalog = Catalog(BUILTIN)
         self.registry = Registry(self.catalog, self.store, new_uid=new_uid)
         self.journal = Journal(log)
         self.streams = OpenStreams()

@@ -1,38 +1,26 @@
 """The rules around a write, before anything is stored: metadata, generation, what a subresource may touch, validation.
 
 kube-apiserver has these rules in rest.BeforeCreate, rest.BeforeUpdate and a strategy for each kind. Here they are two
-pure functions of whole objects; the flags of their `Resource` distinguish the kinds.
+pure functions of whole objects; the flags of their `Resource` distinguish the kinds. Names, labels and values are not
+validated.
 """
 
 from __future__ import annotations
 
-import re
 import uuid
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sandbox.apiserver import crds, fields, pods, schema, typed
+from sandbox.apiserver import crds, pods
 from sandbox.apiserver.errors import Json, bad_request, cause, conflict, invalid
-from sandbox.apiserver.quantities import canonical_list
 from sandbox.apiserver.resources import Resource
 
-_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_SUBDOMAIN_MESSAGE: Final = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
-    "and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
-    r"'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
-_LABEL_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_NAME_LIMIT: Final = 253
 # Of all annotations of an object together, keys and values.
 _ANNOTATIONS_LIMIT: Final = 256 * 1024
 _SERVER_FIELDS: Final = (
     "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
     "selfLink",
 )  # fmt: skip
-_BUILTIN_RULES: Final = fields.BuiltinRules()
-# A dash may be at its end, as what is random follows (apimachinery, NameIsDNSSubdomain).
-_PREFIX: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?-*")
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -69,12 +57,6 @@ class Site:
         return replace(self, name=name)
 
 
-def rules_of(site: Site) -> fields.Rules:
-    """How lists and maps of the kind merge."""
-    spec = site.resource.version(site.version).schema
-    return fields.SchemaRules(spec) if spec is not None else _BUILTIN_RULES
-
-
 def check_identity(site: Site, obj: Json) -> Json:
     """The object with kind, version and place as the request's path says. Raises StatusError 400 where they differ."""
     resource = site.resource
@@ -109,27 +91,19 @@ def prepare_create(site: Site, obj: Json, now: str, uid: str) -> Json:
     """Returns a new object as it will be stored (without resourceVersion). Raises StatusError 422."""
     resource = site.resource
     metadata = {name: value for name, value in obj["metadata"].items() if name not in _SERVER_FIELDS}
-    prefix = metadata.get("generateName")
-    if prefix and not _PREFIX.fullmatch(prefix):
-        expected = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'"
-        causes = [cause("FieldValueInvalid", f"Invalid value: {prefix!r}: {expected}", "metadata.generateName")]
-        raise invalid(resource.qualified_kind, prefix, causes)
-    if not metadata.get("name") and prefix:
+    if not metadata.get("name") and metadata.get("generateName"):
         metadata["name"] = metadata["generateName"][:58] + _suffix()
     if not metadata.get("name"):
-        raise invalid(
-            resource.qualified_kind,
-            "",
-            [cause("FieldValueRequired", "Required value: name or generateName is required", "metadata.name")],
-        )
+        message = "Required value: name or generateName is required"
+        raise invalid(resource.qualified_kind, "", [cause("FieldValueRequired", message, "metadata.name")])
     metadata |= {"uid": uid, "creationTimestamp": now}
     if resource.has_generation:
         metadata["generation"] = 1
     prepared = {**obj, "metadata": metadata}
     if resource.has_status and not resource.keeps_status_on_create:
         prepared.pop("status", None)
-    prepared = _defaulted(site, schema_defaulted(site, prepared), now)
-    _check(site, prepared)
+    prepared = _defaulted(site, prepared, now)
+    _check_annotations(site, prepared)
     return prepared
 
 
@@ -147,41 +121,17 @@ def _defaulted(site: Site, obj: Json, now: str) -> Json:
     match site.resource.key:
         case "pods":
             return pods.with_defaults(obj, now)
-        case "nodes":
-            return _canonical_node(obj)
         case "namespaces":
             return {**obj, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
         case "customresourcedefinitions.apiextensions.k8s.io":
-            causes = crds.causes_against(obj)
-            if causes:
-                raise invalid(site.resource.qualified_kind, obj["metadata"]["name"], causes)
-            obj = crds.with_defaults(obj)
-            return {**obj, "status": crds.established(obj, now)}
+            return crds.with_defaults(obj)
     return obj
 
 
-def _canonical_node(node: Json) -> Json:
-    status = node.get("status")
-    if not status:
-        return node
-    try:
-        amounts = {name: canonical_list(status[name]) for name in ("capacity", "allocatable") if status.get(name)}
-    except ValueError as exc:
-        raise bad_request(f'Node in version "v1" cannot be handled as a Node: {exc}') from exc
-    return {**node, "status": {**status, **amounts}}
-
-
-def pruned(site: Site, obj: Json) -> tuple[Json, list[str]]:
-    """The object as its kind is decoded: without fields that are not known, and their paths. Raises StatusError 400.
-
-    Built-in kinds are decoded as far as `typed` goes, and otherwise left as they are.
-    """
-    resource = site.resource
-    spec = resource.version(site.version).schema
-    if spec is not None:
-        return schema.prune(obj, spec)
-    message = f'{resource.kind} in version "{site.version}" cannot be handled as a {resource.kind}'
-    return typed.decoded(resource.key, message, obj)
+def pruned(site: Site, obj: Json) -> Json:
+    """Returns a custom object without fields that its version does not know; built-in objects unchanged."""
+    schema = site.resource.version(site.version).schema
+    return obj if schema is None else crds.pruned(obj, schema)
 
 
 def in_version(site: Site, obj: Json) -> Json:
@@ -191,69 +141,15 @@ def in_version(site: Site, obj: Json) -> Json:
     that writes such an object back loses them. v1alpha1 clients of NodeResourceTopology do that to `attributes`.
     """
     labelled = {**obj, "kind": site.resource.kind, "apiVersion": site.api_version}
-    return labelled if site.is_preferred else pruned(site, labelled)[0]
+    return labelled if site.is_preferred else pruned(site, labelled)
 
 
-def schema_defaulted(site: Site, obj: Json) -> Json:
-    """Returns a custom object with its schema's defaults; built-in objects unchanged."""
-    spec = site.resource.version(site.version).schema
-    filled: Json = schema.default(obj, spec) if spec is not None else obj
-    return filled
-
-
-def _check(site: Site, obj: Json) -> None:
-    causes = _metadata_causes(obj["metadata"])
-    spec = site.resource.version(site.version).schema
-    if spec is not None:
-        causes += schema.validate(obj, spec)
-    if site.resource.key == typed.LEASES:
-        causes += typed.lease_causes(obj)
-    if causes:
-        raise invalid(site.resource.qualified_kind, obj["metadata"]["name"], causes)
-
-
-def _metadata_causes(metadata: Json) -> list[Json]:
-    causes = []
-    name = metadata["name"]
-    if not _SUBDOMAIN.fullmatch(name) or len(name) > _NAME_LIMIT:
-        causes.append(cause("FieldValueInvalid", f'Invalid value: "{name}": {_SUBDOMAIN_MESSAGE}', "metadata.name"))
-    for key, value in (metadata.get("labels") or {}).items():
-        if not _is_qualified(key) or (value and not _LABEL_NAME.fullmatch(value)):
-            shown = key if not _is_qualified(key) else value
-            message = (
-                f'Invalid value: "{shown}": a valid label must be an empty string or consist of alphanumeric '
-                "characters, '-', '_' or '.', and must start and end with an alphanumeric character"
-            )
-            causes.append(cause("FieldValueInvalid", message, "metadata.labels"))
-    for key in metadata.get("annotations") or {}:
-        if not _is_qualified(key.lower()):
-            message = f"Invalid value: \"{key}\": name part must consist of alphanumeric characters, '-', '_' or '.'"
-            causes.append(cause("FieldValueInvalid", message, "metadata.annotations"))
-    pairs = (metadata.get("annotations") or {}).items()
+def _check_annotations(site: Site, obj: Json) -> None:
+    pairs = (obj["metadata"].get("annotations") or {}).items()
     if sum(len(key.encode()) + len(value.encode()) for key, value in pairs) > _ANNOTATIONS_LIMIT:
         message = f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes"
-        causes.append(cause("FieldValueTooLong", message, "metadata.annotations"))
-    for owner in metadata.get("ownerReferences") or ():
-        causes += _owner_causes(owner)
-    return causes
-
-
-def _owner_causes(owner: Json) -> list[Json]:
-    words = {"apiVersion": "version must not be empty"}
-    return [
-        cause(
-            "FieldValueInvalid",
-            f'Invalid value: "": {words.get(name, "must not be empty")}',
-            f"metadata.ownerReferences.{name}",
-        )
-        for name in ("apiVersion", "kind", "name", "uid")
-        if not owner.get(name)
-    ]
-
-
-def _is_qualified(key: str) -> bool:
-    prefix, slash, name = key.rpartition("/")
-    return bool(_LABEL_NAME.fullmatch(name)) and (not slash or bool(_SUBDOMAIN.fullmatch(prefix)))
+        causes = [cause("FieldValueTooLong", message, "metadata.annotations")]
+        raise invalid(site.resource.qualified_kind, obj["metadata"]["name"], causes)
 
 
 def prepare_update(site: Site, old: Json, new: Json) -> Json:
@@ -271,13 +167,11 @@ def prepare_update(site: Site, old: Json, new: Json) -> Json:
             metadata[name] = old["metadata"][name]
         else:
             metadata.pop(name, None)
-    updated = _within_subresource(site, old, schema_defaulted(site, {**new, "metadata": metadata}))
+    updated = _within_subresource(site, old, {**new, "metadata": metadata})
     if resource.key == "pods" and not site.subresource:
         updated = {**updated, "spec": pods.defaulted_spec(updated)}
         pods.check_update(old, updated)
-    if resource.key == "nodes":
-        updated = _canonical_node(updated)
-    _check(site, updated)
+    _check_annotations(site, updated)
     if resource.has_generation and _desired(resource, updated) != _desired(resource, old):
         metadata = {**updated["metadata"], "generation": old["metadata"].get("generation", 0) + 1}
         updated = {**updated, "metadata": metadata}

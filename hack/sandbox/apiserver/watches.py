@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
-from sandbox.apiserver import answers, selectors, tables
+from sandbox.apiserver import answers, selectors
 from sandbox.apiserver.errors import Json, StatusError
-from sandbox.apiserver.journal import RequestInfo
+from sandbox.apiserver.levers import RequestInfo
 from sandbox.apiserver.routing import Form
 from sandbox.apiserver.store import Event, Revision, Store, Watch
 from sandbox.apiserver.strategy import Site
@@ -158,14 +158,14 @@ class Stream:
         headers, self._headers_sent = not self._headers_sent, True
         metadata = {"resourceVersion": str(revision.number)}
         include = self._options.include
-        return _encode(tables.table(self._site, [revision.object], metadata, include=include, headers=headers))
+        return _encode(answers.table(self._site, [revision.object], metadata, include=include, headers=headers))
 
     def _bookmark(self, number: int, annotations: Json | None = None) -> bytes:
         metadata: Json = {"resourceVersion": str(number), "creationTimestamp": None}
         if annotations:
             metadata["annotations"] = annotations
         if self._options.form == "table":
-            table = tables.table(self._site, [], {"resourceVersion": metadata["resourceVersion"]}, headers=False)
+            table = answers.table(self._site, [], {"resourceVersion": metadata["resourceVersion"]}, headers=False)
             return self._line("BOOKMARK", _encode(table))
         kind, api_version = self._site.resource.kind, self._site.api_version
         return self._line("BOOKMARK", _encode({"kind": kind, "apiVersion": api_version, "metadata": metadata}))

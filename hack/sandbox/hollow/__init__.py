@@ -5,8 +5,7 @@ NodeResourceTopology from the bytes of a podresources answer. Durations (of a ku
 start, an exporter that polls) are parameters of the test.
 """
 
-from sandbox.hollow.fleet import Fleet, Refusal
-from sandbox.hollow.node import HollowNode
+from sandbox.hollow.fleet import Fleet, HollowNode, Refusal
 from sandbox.hollow.reporter import Reporting
 from sandbox.kubelet.lifecycle import LIFETIME
 from sandbox.kubelet.pace import RESTART, Pace, Pause, Startup

@@ -23,7 +23,7 @@ from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.pace import Pace, Startup
 from sandbox.kubelet.plugin_sockets import PluginSockets
 from sandbox.kubelet.registration import register
-from sandbox.kubelet.root import Root
+from sandbox.kubelet.state_files import Root
 from topowise import pods
 from topowise.errors import ApiError
 from topowise.kube.api import Api

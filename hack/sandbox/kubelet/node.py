@@ -14,11 +14,10 @@ from typing import Any
 
 import msgspec
 
-from sandbox.kubelet import admission_steps
-from sandbox.kubelet.admission_steps import ManagerStates
-from sandbox.kubelet.devices import plugins
+from sandbox.kubelet import managers
 from sandbox.kubelet.holdings import Block, ContainerHoldings, NodeHoldings, PodHoldings
-from sandbox.kubelet.restore import restored
+from sandbox.kubelet.managers import ManagerStates, restored
+from sandbox.kubelet.plugin_sockets import plugins
 from sandbox.kubelet.state_files import StateFiles
 from topowise import pods, quantity
 from topowise_exporter import machine as hardware
@@ -173,7 +172,7 @@ class EmulatedNode:
         needs = pods.needs(pod, pod_level_resources=self._kubelet.settings.pod_level_resources)
         seen = self._kubelet.view(uid, needs)
         before = ManagerStates.of(self._kubelet)
-        decision, steps = admission_steps.admit(self._kubelet, seen)
+        decision, steps = managers.admit(self._kubelet, seen)
         if self.unregistered and is_again:
             self._report_devices(everything=False)
         self._active[uid] = pod.metadata, {container.name: container.kind for container in seen.containers}

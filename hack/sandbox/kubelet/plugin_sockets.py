@@ -1,4 +1,5 @@
-"""The device manager's sockets: takes registrations of device plug-ins, and follows their lists (v1beta1)."""
+"""Device plug-ins: the devices that the usual plug-ins would advertise for a machine's PCI functions, which of them a
+kubelet takes where any will do, and the device manager's sockets for plug-ins that are processes (v1beta1)."""
 
 from __future__ import annotations
 
@@ -6,13 +7,51 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import grpc
 
 from topowise.wire import deviceplugin_pb2 as pb
 from topowise.wire import deviceplugin_pb2_grpc as rpc
-from topowise_scheduler.kubelet import Device
+from topowise_exporter.machine import Machine, PciFunction
+from topowise_scheduler.kubelet.device_manager import Choice, Chooser
+from topowise_scheduler.kubelet.device_table import DeviceSet
+from topowise_scheduler.kubelet.machine import Device, DevicePlugin
+from topowise_scheduler.kubelet.masks import mask_of, members
+
+GPU = "nvidia.com/gpu"
+VIRTUAL_FUNCTION = "intel.com/e810_vf"
+
+
+def plugins(machine: Machine) -> tuple[DevicePlugin, ...]:
+    """GPUs by NVIDIA's plugin, virtual functions of NICs by the SR-IOV network device plugin."""
+    by_resource: dict[str, list[Device]] = {}
+    for function in machine.pci:
+        resource = _resource(function)
+        if resource:
+            numa = None if function.numa_node is None else (function.numa_node,)
+            by_resource.setdefault(resource, []).append(Device(function.address, numa))
+    return tuple(DevicePlugin(resource, tuple(devices)) for resource, devices in sorted(by_resource.items()))
+
+
+def any_of_them(seed: str) -> Chooser:
+    """Returns a chooser that picks devices in arbitrary order, like a hash table; equal choices get equal devices."""
+
+    def choose(choice: Choice) -> DeviceSet:
+        order = Random(f"{seed} {choice.container} {choice.resource} {choice.among} {choice.taken}")
+        return mask_of(order.sample(list(members(choice.among)), choice.number))
+
+    return choose
+
+
+def _resource(function: PciFunction) -> str | None:
+    if function.class_code.startswith("0x0302"):
+        return GPU
+    if function.physfn is not None:
+        return VIRTUAL_FUNCTION
+    return None
+
 
 # The kubelet's gRPC requires a valid authority; of a unix socket the default is the path.
 _OPTIONS: Final = [("grpc.default_authority", "localhost")]

@@ -1,4 +1,5 @@
-"""Writes the kubelet's checkpoint files, in its format and in its way (a temporary file, then a rename).
+"""The kubelet's root directory: a directory for each pod that it has admitted, and the checkpoints of its managers, in
+their format and written in its way (a temporary file, then a rename).
 
 Formats: pkg/kubelet/cm/cpumanager/state/checkpoint.go, .../memorymanager/state/checkpoint.go,
 .../devicemanager/checkpoint/checkpoint.go, pkg/kubelet/allocation/state/checkpoint.go, as kubelets up to 1.36 write
@@ -9,6 +10,7 @@ in the real kubelet, the end of a pod does not rewrite the device checkpoint.
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Iterable
 from itertools import count
@@ -17,6 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
+from sandbox import simulated_time
 from sandbox.kubelet.holdings import Block, NodeHoldings
 from topowise import cpuset, pods
 from topowise.errors import SourceError
@@ -163,3 +166,34 @@ def _device_state(holdings: NodeHoldings) -> Json:
             healthy.append(device)
     # A nil slice of Go is null.
     return {"PodDeviceEntries": entries or None, "RegisteredDevices": registered}
+
+
+class Root:
+    """`directory` is made if it is not there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files = StateFiles(directory)
+        self.socket = directory / "pod-resources/kubelet.sock"
+        self._pods = directory / "pods"
+        self._pods.mkdir(parents=True, exist_ok=True)
+
+    def pods(self) -> list[str]:
+        """Returns the uids of pods that have a directory."""
+        return [entry.name for entry in self._pods.iterdir()]
+
+    def make_pod(self, uid: str) -> None:
+        """The pod's worker begins (makePodDataDirs)."""
+        (self._pods / uid).mkdir(exist_ok=True)
+
+    def remove_pod(self, uid: str) -> None:
+        """Nothing of the pod is left (cleanupOrphanedPodDirs)."""
+        (self._pods / uid).rmdir()
+
+    def make_socket_file(self) -> None:
+        """Creates a plain file in place of a socket: every process recreates it, which signals its start."""
+        self.socket.parent.mkdir(exist_ok=True)
+        scratch = self.socket.with_name(".kubelet.sock")
+        scratch.touch()
+        now = simulated_time.utc_now().timestamp()
+        os.utime(scratch, (now, now))
+        scratch.replace(self.socket)

@@ -7,7 +7,7 @@ and preemption. Affinity between pods, topology spread, volumes and ports are le
 Sources: pkg/scheduler of Kubernetes 1.36, file by file in the modules here.
 """
 
-from sandbox.kubescheduler.attempt import Attempt, Refused
+from sandbox.kubescheduler.cache import Attempt, Refused
 from sandbox.kubescheduler.extender import Extender, ExtenderError
 from sandbox.kubescheduler.scheduler import KubeScheduler
 

@@ -12,9 +12,9 @@ import sys
 
 import aiohttp
 
-from sandbox.kubescheduler.events import EventWriter
 from sandbox.kubescheduler.extender import Extender
 from sandbox.kubescheduler.scheduler import KubeScheduler
+from sandbox.kubescheduler.status import EventWriter
 from topowise.errors import TopowiseError
 from topowise.kube import credentials
 from topowise.kube.api import Api

@@ -1,16 +1,118 @@
-"""Nodes with their pods, including pods that are assumed while their bind is under way.
+"""What the scheduler knows: pods, nodes with their pods, and attempts with their messages.
 
-Source: pkg/scheduler/backend/cache/cache.go.
+A pod is kept as its JSON came, which is what an extender is sent. The pods of a node include those that are assumed
+while their bind is under way.
+Sources: pkg/scheduler/backend/cache/cache.go, framework/types.go (FitError and NodeToStatus).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from sandbox.kubescheduler.pod import PodInfo
+import msgspec
+
 from topowise import pods
+from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import Node
+
+
+class PodInfo(msgspec.Struct, frozen=True, gc=False):
+    """A pod with its effective requests, in milli-CPU for cpu."""
+
+    raw: bytes
+    pod: kube_scheduler.Pod
+    needs: pods.Needs
+
+    @property
+    def requests(self) -> pods.Amounts:
+        return self.needs.requests
+
+    @property
+    def uid(self) -> str:
+        return self.pod.metadata.uid
+
+    @property
+    def key(self) -> str:
+        """namespace/name"""
+        return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+
+    @property
+    def path(self) -> str:
+        """Of the object in the API."""
+        return f"/api/v1/namespaces/{self.pod.metadata.namespace}/pods/{self.pod.metadata.name}"
+
+    @property
+    def node(self) -> str:
+        """Where it is assigned, "" if nowhere."""
+        return self.pod.spec.nodeName
+
+    @property
+    def priority(self) -> int:
+        return self.pod.spec.priority or 0
+
+    @property
+    def nominated(self) -> str:
+        """Where preemption makes room for it, "" if nowhere."""
+        return "" if self.pod.status is None else self.pod.status.nominatedNodeName
+
+    @property
+    def started(self) -> str:
+        """Returns the start time in RFC 3339, which orders victims of equal priority."""
+        return ("" if self.pod.status is None else self.pod.status.startTime) or ""
+
+    def condition(self) -> pods.Condition | None:
+        """PodScheduled."""
+        conditions = () if self.pod.status is None else self.pod.status.conditions or ()
+        return next((condition for condition in conditions if condition.type == "PodScheduled"), None)
+
+
+def decode(raw: bytes | msgspec.Raw) -> PodInfo:
+    """Raises msgspec.DecodeError, and ParseError for a malformed quantity."""
+    pod = kube_scheduler.decode(raw)
+    return PodInfo(bytes(raw), pod, pods.needs(pod))
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A node that will not do. `ever`: UnschedulableAndUnresolvable, so evicting pods from it would not help."""
+
+    reasons: tuple[str, ...]
+    plugin: str
+    ever: bool = False
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """A cycle for a pod. `scores` are the extender's, empty without a call. `error` is the error of the whole attempt.
+
+    `nominated` is the node on which preemption evicts pods; `message` is the message of the pod's condition.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    refused: Mapping[str, Refused] = {}
+    feasible: tuple[str, ...] = ()
+    scores: Mapping[str, int] = {}
+    chosen: str | None = None
+    nominated: str | None = None
+    message: str = ""
+    error: str = ""
+
+
+def fit_error(nodes: int, reasons: Iterable[str], after: str = "") -> str:
+    """FitError.Error: reasons with their counts, sorted as text; `after` is PostFilter's message."""
+    counted = sorted(f"{count} {reason}" for reason, count in Counter(reasons).items())
+    text = f"0/{nodes} nodes are available:"
+    if counted:
+        text += f" {', '.join(counted)}."
+    return f"{text} {after}" if after else text
+
+
+def said(refused: Mapping[str, Refused]) -> list[str]:
+    """Returns every reason of every node."""
+    return [reason for refusal in refused.values() for reason in refusal.reasons]
+
 
 # pkg/scheduler/util/pod_resources.go: what a pod without requests counts as, for scores only.
 _NON_ZERO: Final = {"cpu": 100, "memory": 200 << 20}

@@ -13,8 +13,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from sandbox.kubescheduler.attempt import Refused
-from sandbox.kubescheduler.pod import PodInfo
+from sandbox.kubescheduler.cache import PodInfo, Refused
 
 PLUGIN: Final = "Extender"
 # What Go's net/http sends of itself.

@@ -14,10 +14,8 @@ from typing import Final
 import msgspec
 
 from sandbox.kubescheduler import fit
-from sandbox.kubescheduler.attempt import Refused, fit_error
-from sandbox.kubescheduler.cache import Cache, NodeInfo
+from sandbox.kubescheduler.cache import Cache, NodeInfo, PodInfo, Refused, fit_error
 from sandbox.kubescheduler.extender import Extender, ExtenderError
-from sandbox.kubescheduler.pod import PodInfo
 
 _NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
 _NO_VICTIMS: Final = "No preemption victims found for incoming pod"

@@ -22,8 +22,7 @@ from typing import Final, Literal
 import msgspec
 
 from sandbox.kubescheduler import extender, fit
-from sandbox.kubescheduler.cache import NodeInfo
-from sandbox.kubescheduler.pod import PodInfo
+from sandbox.kubescheduler.cache import NodeInfo, PodInfo
 
 Kind = Literal[
     "AssignedPodAdd",

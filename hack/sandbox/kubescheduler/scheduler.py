@@ -7,27 +7,59 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from sandbox.kubescheduler import pod as pods
-from sandbox.kubescheduler.attempt import Attempt, fit_error, said
-from sandbox.kubescheduler.cache import Cache
-from sandbox.kubescheduler.cycle import Cycle, Decision
-from sandbox.kubescheduler.events import EventWriter
+from sandbox.kubescheduler import cache as pods
+from sandbox.kubescheduler.cache import Attempt, Cache, PodInfo, fit_error, said
 from sandbox.kubescheduler.extender import Extender, ExtenderError
-from sandbox.kubescheduler.informer import Informer
-from sandbox.kubescheduler.pod import PodInfo
+from sandbox.kubescheduler.fit import Cycle, Decision
 from sandbox.kubescheduler.preemption import Preemption
 from sandbox.kubescheduler.queue import Event, QueuedPod, SchedulingQueue
-from sandbox.kubescheduler.status import StatusWriter
+from sandbox.kubescheduler.status import EventWriter, StatusWriter
 from topowise.errors import ApiError
 from topowise.kube.api import Api
-from topowise.kube.reflector import Reflector
+from topowise.kube.reflector import EventType, Reflector
 from topowise.runtime.log import kv
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.verdicts.kube_scheduler import Node
+
+Object = TypeVar("Object")
+
+
+class Informer(Generic[Object]):
+    """A Consumer. `key` tells objects apart; what a new list lacks is dropped."""
+
+    def __init__(
+        self, key: Callable[[Object], str], put: Callable[[Object], None], drop: Callable[[str], None]
+    ) -> None:
+        self._key = key
+        self._put = put
+        self._drop = drop
+        self._held: set[str] = set()
+        self.synced = asyncio.Event()
+
+    def replace(self, items: list[Object]) -> None:
+        """The collection is exactly this."""
+        there = {self._key(item) for item in items}
+        for key in self._held - there:
+            self._drop(key)
+        self._held = there
+        for item in items:
+            self._put(item)
+        self.synced.set()
+
+    def apply(self, event: EventType, item: Object) -> None:
+        """As Consumer: applies an event."""
+        key = self._key(item)
+        if event == "DELETED":
+            self._held.discard(key)
+            self._drop(key)
+        else:
+            self._held.add(key)
+            self._put(item)
+
 
 log = logging.getLogger(__name__)
 

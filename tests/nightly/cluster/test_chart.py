@@ -21,10 +21,10 @@ import yaml
 from chart_cluster import NAMESPACE, Cluster, Document, eventually, installed, path_of
 from forbidden_rights import FOREIGN_ROLES, NEVER_RESOURCES, NEVER_VERBS
 from rendered_chart import RECIPES
-from sandbox import controlplane, stock_scheduler
+from sandbox import controlplane
 from sandbox.processes import Process, free_ports
 
-ASSETS = controlplane.assets(stock_scheduler.BINARY)
+ASSETS = controlplane.assets(controlplane.BINARY)
 if ASSETS is None:
     pytest.skip("no etcd, kube-apiserver and kube-scheduler in $KUBEBUILDER_ASSETS", allow_module_level=True)
 pytestmark = pytest.mark.apiserver
@@ -237,7 +237,7 @@ def start(stack: ExitStack, cluster: Cluster, tmp_path: Path, service: Document,
             "kube-scheduler",
             scheduler,
             [
-                f"{ASSETS}/{stock_scheduler.BINARY}",
+                f"{ASSETS}/{controlplane.BINARY}",
                 "--bind-address=127.0.0.1",
                 f"--secure-port={secure}",
                 f"--authentication-kubeconfig={scheduler_kubeconfig}",
@@ -339,7 +339,7 @@ def test_a_scheduler_elsewhere_places_a_pod_over_mutual_tls(cluster: Cluster, re
     service["leaderElection"]["enabled"] = False
     service["readOnly"] = {"port": 0}
     extender = {
-        **stock_scheduler.extender(f"https://127.0.0.1:{port}"),
+        **controlplane.extender(f"https://127.0.0.1:{port}"),
         # Not ignorable here, or a failure would not be seen.
         "enableHTTPS": True,
         "tlsConfig": {
@@ -350,7 +350,7 @@ def test_a_scheduler_elsewhere_places_a_pod_over_mutual_tls(cluster: Cluster, re
         },
     }
     scheduler = {
-        "apiVersion": stock_scheduler.API_VERSION,
+        "apiVersion": controlplane.API_VERSION,
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
         "profiles": [{"schedulerName": "remote"}],

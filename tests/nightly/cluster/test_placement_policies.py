@@ -25,7 +25,10 @@ JSON_PATCH = "application/json-patch+json"
 ASKS = {GATE: ENABLED}
 OURS, KUEUES = {"name": GATE}, {"name": "kueue.x-k8s.io/admission"}
 PODS = "/api/v1/namespaces/default/pods"
-REQUIRED, PREFERRED = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
+REQUIRED, PREFERRED = (
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "preferredDuringSchedulingIgnoredDuringExecution",
+)
 ZONE = {"key": "zone", "operator": "In", "values": ["a", "b"]}
 NOT_THERE = {"key": "metadata.name", "operator": "NotIn", "values": ["metal-9"]}
 CHOSEN = {"key": "metadata.name", "operator": "In", "values": ["metal-0"]}
@@ -258,9 +261,7 @@ THEFTS = {
     "preference alone": change(op(f"{_NODES}/{PREFERRED}/0/weight", 9), refusal=_AFFINITY, base=[*UNGATED, MARKED]),
     "expression": change(op(f"{TERMS}/0/matchExpressions/-", ZONE), refusal=_AFFINITY),
     "node of one term": change(refusal=_AFFINITY, base=PLACED[:-1]),
-    "another node": change(
-        op(f"{TERMS}/0/matchFields/0/values/0", "metal-1", "replace"), refusal=_AFFINITY
-    ),
+    "another node": change(op(f"{TERMS}/0/matchFields/0/values/0", "metal-1", "replace"), refusal=_AFFINITY),
     "a second node": change(op(f"{TERMS}/0/matchFields/-", _OTHER), refusal=_AFFINITY),
     "another operator": change(op(f"{TERMS}/0/matchFields/0/operator", "NotIn"), refusal=_AFFINITY),
     "another field": change(

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from burst.evidence import Scene
 from sandbox.kubescheduler import fit
-from sandbox.kubescheduler.attempt import Refused
-from sandbox.kubescheduler.pod import PodInfo
+from sandbox.kubescheduler.cache import PodInfo, Refused
 from soak.judgement import FATES, TOO_SLOW
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet

@@ -12,7 +12,7 @@ import msgspec
 from burst import evidence
 from sandbox.hollow import HollowNode, Refusal
 from sandbox.kubescheduler import Attempt
-from sandbox.kubescheduler.pod import PodInfo
+from sandbox.kubescheduler.cache import PodInfo
 from soak import causes, differences
 from soak.edge import Answer
 from soak.heard import Heard, Look

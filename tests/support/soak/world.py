@@ -17,8 +17,8 @@ import msgspec
 from sandbox import simulated_time
 from sandbox.apiserver import ApiServer
 from sandbox.hollow import LIFETIME, RESTART, Fleet, Pace, Pause, Reporting
-from sandbox.kubelet.devices import any_of_them
 from sandbox.kubelet.node import EmulatedNode
+from sandbox.kubelet.plugin_sockets import any_of_them
 from sandbox.kubescheduler import KubeScheduler
 from soak import scenes
 from soak.edge import Alter, Edge, as_it_is

@@ -14,7 +14,7 @@ from random import Random
 
 import msgspec
 
-from sandbox.kubelet.devices import any_of_them
+from sandbox.kubelet.plugin_sockets import any_of_them
 from soak.heard import Known, KnownPod
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet, Placement

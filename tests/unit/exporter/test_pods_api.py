@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from sandbox.kubelet.holdings import NodeHoldings, PodHoldings
-from sandbox.kubelet.pods_api import PodsApi
+from sandbox.kubelet.podresources import PodsApi
 from topowise.runtime.backoff import Backoff
 from topowise.wire import pods_pb2 as pb
 from topowise_exporter.kubelet.pods_api import REASON, PodsWatch

@@ -9,10 +9,8 @@ import msgspec
 import pytest
 
 from sandbox.kubescheduler import fit
-from sandbox.kubescheduler.attempt import Refused, fit_error
-from sandbox.kubescheduler.cache import Cache
-from sandbox.kubescheduler.cycle import Cycle
-from sandbox.kubescheduler.pod import PodInfo, decode
+from sandbox.kubescheduler.cache import Cache, PodInfo, Refused, decode, fit_error
+from sandbox.kubescheduler.fit import Cycle
 from sandbox.kubescheduler.preemption import Preemption
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.verdicts.kube_scheduler import Node

@@ -7,11 +7,10 @@ import asyncio
 import msgspec
 import pytest
 
-from sandbox.kubescheduler.cache import NodeInfo
+from sandbox.kubescheduler.cache import NodeInfo, PodInfo, decode
 from sandbox.kubescheduler.extender import PLUGIN as EXTENDER
 from sandbox.kubescheduler.fit import EXCLUDING
 from sandbox.kubescheduler.fit import PLUGIN as FIT
-from sandbox.kubescheduler.pod import PodInfo, decode
 from sandbox.kubescheduler.queue import Event, QueuedPod, SchedulingQueue
 from topowise_scheduler.verdicts.kube_scheduler import Node
 
