@@ -82,6 +82,8 @@ class Ledger:
         """What each node is."""
         self.placements = self._bookings.placements
         """The pods that this project places, until they are bound."""
+        if inter_pod is not None:
+            self.placements.is_constrained = inter_pod.is_constrained
         self.exporters = ExporterPods()
         """The pods of exporters, by node."""
         self.attracting = AttractingPods()

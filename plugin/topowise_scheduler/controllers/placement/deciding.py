@@ -107,6 +107,9 @@ class Decisions:
                 writes = yield from self._place(record)
             if writes:
                 return writes
+            if not group and self._is_constrained(record) and self._ledger.placements.set_apart(record):
+                # It is of a class with fewer pods now: pods with other labels may fit.
+                continue
             self._in_vain.put(key, self._news(group))
         # Time alone ends what a hungry group keeps others from.
         self._seen = () if self._hungry else seen

@@ -48,6 +48,10 @@ class Placements:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self.is_constrained: Callable[[str], bool] = lambda uid: False
+        """Returns whether a gated pod has constraints between pods, so that its labels say where it may go."""
+        # Gated pods that other pods repel by their labels.
+        self._apart: set[str] = set()
         self._gated: dict[str, _Gated] = {}
         # By class of pods that get the same answer, in turn: the head of each is the next of its class.
         self._classes: defaultdict[Hashable, list[tuple[Turn, str]]] = defaultdict(list)
@@ -90,6 +94,14 @@ class Placements:
         for key, queue in self._classes.items():
             turn, uid = queue[0]
             yield turn, key, self._gated[uid].record
+
+    def set_apart(self, record: PodRecord) -> bool:
+        """Other pods keep the pod from nodes by its labels, so that it is of a class with pods of the same labels.
+        Returns False if it was before."""
+        known = self._gated[record.uid]
+        self._apart.add(record.uid)
+        self._wait(record)
+        return self._gated[record.uid].key != known.key
 
     def members(self, group: str) -> list[PodRecord]:
         """Returns the gated pods of a group (placement_group), in turn."""
@@ -181,11 +193,13 @@ class Placements:
 
     def _wait(self, record: PodRecord) -> None:
         known = self._gated.get(record.uid)
-        key = class_of(record)
+        key = self._class_of(record)
         if known is not None and known.key == key:
             self._gated[record.uid] = known._replace(record=record)
             return
+        is_apart = record.uid in self._apart
         self._stop_waiting(record.uid)
+        self._apart.update([record.uid] if is_apart else ())
         self._number += 1
         self.arrivals += 1
         turn = known.turn if known is not None else (-record.priority, record.status.started, self._number)
@@ -198,6 +212,7 @@ class Placements:
         pod = self._gated.pop(uid, None)
         if pod is None:
             return
+        self._apart.discard(uid)
         queue = self._classes[pod.key]
         del queue[bisect_left(queue, (pod.turn, uid))]
         if not queue:
@@ -207,8 +222,11 @@ class Placements:
             if not self._groups[group]:
                 del self._groups[group]
 
-
-def class_of(record: PodRecord) -> Hashable:
-    """Returns a key of gated pods that get the same answers; the pods of a group are a class."""
-    group = placement_group(record)
-    return ("group", group) if group else record.pod_class
+    def _class_of(self, record: PodRecord) -> Hashable:
+        """Returns a key of gated pods that get the same answers; the pods of a group are a class."""
+        group = placement_group(record)
+        if group:
+            return "group", group
+        if record.uid not in self._apart and not self.is_constrained(record.uid):
+            return record.pod_class
+        return record.pod_class, record.namespace, tuple(sorted(record.labels.items()))

@@ -218,6 +218,11 @@ class InterPodIndex:
         pod = self._pods.get(uid)
         return None if pod is None else pod.request
 
+    def is_constrained(self, uid: str) -> bool:
+        """Returns whether a pending pod itself requires anything of other pods."""
+        request = self.request_of(uid)
+        return request is not None and request.is_constrained
+
     def request(self, pod: objects.Pod) -> Request:
         """Returns what any pod requires. Its spread constraints count by its node affinity: without what was added to
         name its node."""
