@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import msgspec
 
+from topowise.placement import GATE
 from topowise.pods import ContainerNeeds, Needs, aggregate
 from topowise_scheduler.explain.explanation import NodeExplanation, ResourceRoom
 from topowise_scheduler.explain.node_verdicts import NodeVerdict
 from topowise_scheduler.explain.zone_amounts import zone_amounts
-from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.ledger.pods.records import PodRecord, placement_group
 from topowise_scheduler.overlay.trial import spec_of
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts import kube_scheduler, refusals
@@ -29,13 +30,15 @@ _MOST_EVICTED: Final = 32
 _MOST_NAMED: Final = 3
 _CORDON: Final = "node.kubernetes.io/unschedulable"
 
-Cause = Literal["alignment", "resources", "excluded", "unconfirmed", "never", "not examined", "retry"]
+Cause = Literal[
+    "alignment", "resources", "excluded", "unconfirmed", "never", "not examined", "retry", "gated", "group", "placed",
+]  # fmt: skip
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 Way = Literal[
     "use several pods", "correct the pod", "add a node", "see the events", "retry, unreported", "retry",
     "never on a node", "never in sum", "never had", "never aligned", "never", "first report", "report",
     "repair the exporter", "evict", "open and make room", "open", "create the node", "prefer devices",
-    "ask for less", "wait for pods", "no single change",
+    "ask for less", "wait for pods", "no single change", "place", "other gates", "group", "bind",
 ]  # fmt: skip
 """What to do, or what ends the wait by itself."""
 
@@ -104,11 +107,18 @@ def next_step(
         return NextStep("correct the pod", details=(str(record.problem),))
     if not verdicts:
         return NextStep("add a node")
+    if cause == "placed":
+        return NextStep("bind", (record.status.placed_on,))
+    if cause == "gated":
+        return NextStep("other gates", details=tuple(gate for gate in record.status.gates if gate != GATE))
+    if cause == "group":
+        there = view.ledger.placements.members(placement_group(record))
+        return NextStep("group", amount=len(there), largest=record.demands.group_size)
     if cause == "not examined":
         assert record.constraints is not None
         return NextStep("see the events", details=record.constraints.unexamined)
     if cause == "retry":
-        return _retry(verdicts)
+        return _retry(verdicts, gated=record.status.is_placeable)
     if cause == "never":
         return _never(view, record, verdicts, nearest)
     if cause == "unconfirmed":
@@ -144,10 +154,10 @@ def _report(view: ClusterView, record: PodRecord, node: NodeVerdict) -> NextStep
     return NextStep(way, (node.name,), details=details, reason=node.gate or "", ends_in_s=ends_in_s)
 
 
-def _retry(verdicts: Sequence[NodeVerdict]) -> NextStep:
+def _retry(verdicts: Sequence[NodeVerdict], *, gated: bool) -> NextStep:
     fitting = [node.name for node in verdicts if node.verdict == "fits"]
-    if fitting:
-        return _of_nodes("retry", fitting)
+    if fitting or gated:
+        return _of_nodes("place" if gated else "retry", fitting or [node.name for node in verdicts if node.takes_pod])
     return _of_nodes("retry, unreported", [node.name for node in verdicts if node.takes_pod])
 
 

@@ -17,7 +17,7 @@ from topowise_scheduler.explain.explanation import NodeExplanation, nearness
 from topowise_scheduler.explain.next_step import Cause, Nearest, NextStep, next_step
 from topowise_scheduler.explain.node_verdicts import NodeVerdict
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
-from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.ledger.pods.records import PodRecord, placement_group
 from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.refusals import Reason, Refusal
 
@@ -80,7 +80,8 @@ def waiting_pod(view: ClusterView, record: PodRecord) -> WaitingPod:
 def looking(view: ClusterView, record: PodRecord) -> Iterator[WaitingPod | None]:
     """`waiting_pod` in steps of a few milliseconds; a step without a result yields None. Kept until a node changes,
     or until a remaining time in it does."""
-    key, stamp, now = record.pod_class, view.trial.changes, view.ledger.clock()
+    gates = record.status.gates, record.status.placed_on, placement_group(record), view.ledger.placements.arrivals
+    key, stamp, now = (record.pod_class, gates), view.trial.changes, view.ledger.clock()
     kept = view.waiting.get(key)
     if kept is not None and kept[0] == stamp and now < kept[1]:
         yield kept[2]
@@ -101,7 +102,7 @@ def _look(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict])
     candidates = _candidates(verdicts)
     nearest = yield from _nearest(view, record, candidates)
     unexamined = () if record.constraints is None else record.constraints.unexamined
-    cause = _cause(verdicts, nearest, unexamined)
+    cause = _of_gates(view, record) or _cause(verdicts, nearest, unexamined)
     examples: dict[Reason, list[str]] = {}
     for node in verdicts:
         names = examples.setdefault(node.reason or "", [])
@@ -121,6 +122,18 @@ def _look(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict])
         lower_priority=0 if nearest is None else sum(pod.priority < record.priority for pod in nearest.in_the_way),
         unexamined=unexamined,
     )
+
+
+def _of_gates(view: ClusterView, record: PodRecord) -> Cause | None:
+    """What keeps the pod from being placed or bound whatever room there is, None for nothing of the kind."""
+    if record.status.placed_on:
+        return "placed"
+    if record.status.gates and not record.status.is_placeable:
+        return "gated"
+    group, placements = placement_group(record), view.ledger.placements
+    if not record.status.is_placeable or not group or placements.begun(group):
+        return None
+    return "group" if len(placements.members(group)) < record.demands.group_size else None
 
 
 def _cause(verdicts: Sequence[NodeVerdict], nearest: Nearest | None, unexamined: Sequence[str]) -> Cause:

@@ -20,7 +20,10 @@ CAUSE_TEXTS: Final[Mapping[Cause, str]] = {
     "unconfirmed": "a node will take the pod after its next report",
     "never": "no node could take the pod even if it were empty",
     "not examined": "a node takes the pod, whose further requirements topowise does not check",
-    "retry": "a node takes the pod now, and kube-scheduler has not retried it yet",
+    "retry": "a node takes the pod now, and nobody has tried it yet",
+    "gated": "other controllers have not removed their scheduling gates yet",
+    "group": "the pods of its group do not all exist yet",
+    "placed": "topowise has chosen its node, and kube-scheduler has not bound it yet",
 }
 _NEVER: Final = "no node can ever take it"
 _STEPS: Final[Mapping[Way, str]] = {
@@ -45,6 +48,10 @@ _STEPS: Final[Mapping[Way, str]] = {
     "prefer devices": f"{ANNOTATION} with prefer instead of require would fit on {{names}}",
     "ask for less": "{amount} less would fit on {names}",
     "wait for pods": "wait until {pods} on {names} {end}, or add a node",
+    "place": "topowise places it within seconds, as it fits on {names}; otherwise placement is off, or nobody leads",
+    "other gates": "wait: scheduling gates of other controllers come first: {detail}",
+    "group": "wait, or create the rest: {amount} of the {largest} pods of its group wait",
+    "bind": "wait: kube-scheduler binds it to {names}",
     "no single change": "add a node, or ask for less: {names} comes nearest, and no single change makes room there",
 }
 _CHANGES: Final = {
@@ -82,6 +89,8 @@ def step_of_refused(pod: WaitingPod) -> str:
 
 
 def _amount(step: NextStep, amount: int) -> str:
+    if step.way == "group":
+        return str(amount)
     if step.way == "ask for less":
         if step.resource == "cpu":
             return plural(amount, "CPU")

@@ -43,7 +43,7 @@ class SimulatedLedger:
     def __init__(self, strategy: str = "TightFit", *, top_score: int = 10) -> None:
         self._time = 0.0
         self._reports = 0
-        self.records = Records(is_exporter=recognises(None))
+        self.records = Records(places=True, is_exporter=recognises(None))
         self._nodes = Nodes()
         markers = partial(self._nodes.allocatable, MARKER)
         # A single look cannot show for how long an exporter has been not Ready.
