@@ -6,15 +6,21 @@ Every field of a pod that API validation lets somebody change is tried with the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from chart_cluster import NAMESPACE, Cluster, Document, eventually, installed
 from sandbox import controlplane
-from topowise.kube.api import JSON, MERGE_PATCH
+from scheduling import Service, exact, kubelet
+from topowise.kube import credentials
+from topowise.kube.api import JSON, MERGE_PATCH, Api
 from topowise.placement import DECISION, ENABLED, GATE, PLACED_ON
+from topowise_scheduler.controllers.placement.deciding import Decisions, Write
+from topowise_scheduler.controllers.placement.writing import Placer
+from topowise_scheduler.ledger.pods.placements import Placement
 
 if controlplane.assets() is None:
     pytest.skip("no etcd and kube-apiserver in $KUBEBUILDER_ASSETS", allow_module_level=True)
@@ -25,7 +31,10 @@ JSON_PATCH = "application/json-patch+json"
 ASKS = {GATE: ENABLED}
 OURS, KUEUES = {"name": GATE}, {"name": "kueue.x-k8s.io/admission"}
 PODS = "/api/v1/namespaces/default/pods"
-REQUIRED, PREFERRED = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
+REQUIRED, PREFERRED = (
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "preferredDuringSchedulingIgnoredDuringExecution",
+)
 ZONE = {"key": "zone", "operator": "In", "values": ["a", "b"]}
 NOT_THERE = {"key": "metadata.name", "operator": "NotIn", "values": ["metal-9"]}
 CHOSEN = {"key": "metadata.name", "operator": "In", "values": ["metal-0"]}
@@ -178,25 +187,52 @@ AFFINITIES: dict[str, tuple[Document, Document]] = {
 }
 
 
-@pytest.mark.parametrize(("before", "after"), AFFINITIES.values(), ids=AFFINITIES)
-def test_the_service_places_a_pod(cluster: Cluster, before: Document, after: Document) -> None:
-    name = f"placed-{list(AFFINITIES.values()).index((before, after))}"
-    put(cluster, pod(name, OURS, KUEUES, spec={"affinity": before} if before else {}))
-    annotations = {PLACED_ON: "metal-0", DECISION: "d-1", GATE: '{"main":{"cpus":"0-3"}}'}
-    patch = [*UNGATED, op("/metadata/annotations", annotations), op("/spec/affinity", after)]
-    code, answer = serve(cluster, "PATCH", f"{PODS}/{name}", patch, query="")
-    assert code == 200, answer
-    assert answer["spec"]["schedulingGates"] == [KUEUES]
-    assert answer["spec"]["affinity"] == after
-    assert answer["metadata"]["annotations"] == annotations
+@pytest.fixture
+async def placer(cluster: Cluster, tmp_path: Path) -> AsyncIterator[tuple[Service, Placer]]:
+    """The service's own code with its own token."""
+    service = Service("TightFit", places=True)
+    service.report(exact(kubelet(), name="metal-0"))
+    access = cluster.kubeconfig("topowise-scheduler", tmp_path)
+    async with Api(await credentials.load(str(access)), "test") as api:
+        decisions = Decisions(service.trial, service.clock)
+        yield service, Placer(api, service.ledger, decisions, settles=False)
+
+
+@pytest.mark.parametrize("affinity", AFFINITIES)
+async def test_the_service_places_a_pod(cluster: Cluster, placer: tuple[Service, Placer], affinity: str) -> None:
+    """And deletes it when its node is lost."""
+    before, after = AFFINITIES[affinity]
+    name, owners = f"placed-{affinity.replace(' ', '-')}", owner("ReplicaSet")
+    document = put(
+        cluster, pod(name, OURS, KUEUES, spec={"affinity": before} if before else {}, ownerReferences=owners)
+    )
+    record = placer[0].put(document)
+    assert await placer[1]._written(Write(record, "metal-0", "required", "d-1"))
+    placed = cluster.call("GET", f"{PODS}/{name}")[1]
+    assert placed["spec"]["schedulingGates"] == [KUEUES]
+    assert placed["spec"]["affinity"] == after
+    assert placed["metadata"]["annotations"] == {PLACED_ON: "metal-0", DECISION: "d-1"}
+    await placer[1]._end(Placement(record, "metal-0", 0.0, is_seen=True))
+    assert cluster.call("GET", f"{PODS}/{name}")[0] == 404
 
 
 @pytest.mark.parametrize("node", ["metal-0", ""])
-def test_the_service_leaves_the_affinity_as_it_is(cluster: Cluster, node: str) -> None:
-    """For a nominated pod, and for a pod whose node kube-scheduler is to choose."""
-    body = {"status": {"nominatedNodeName": node}}
-    assert serve(cluster, "PATCH", f"{PODS}/waits/status", body)[0] == 200
-    assert serve(cluster, "PATCH", f"{PODS}/waits", [*UNGATED, {**MARKED, "value": node}])[0] == 200
+async def test_the_service_leaves_the_affinity_as_it_is(
+    cluster: Cluster, placer: tuple[Service, Placer], node: str
+) -> None:
+    """Of a nominated pod, and of a pod whose node kube-scheduler is to choose."""
+    record = placer[0].put(put(cluster, pod(f"left-{node or 'open'}", OURS, spec=RICH)))
+    assert await placer[1]._written(Write(record, node, "nominated"))
+    left = cluster.call("GET", f"{PODS}/left-{node or 'open'}")[1]
+    assert left["status"].get("nominatedNodeName", "") == node
+    assert left["metadata"]["annotations"] == {PLACED_ON: node}
+    assert left["spec"]["affinity"] == RICH["affinity"]
+    assert "schedulingGates" not in left["spec"]
+
+
+def test_the_service_may_write_what_the_application_reads(cluster: Cluster) -> None:
+    contract = op(f"/metadata/annotations/{key(GATE)}", '{"main":{"cpus":"0-3"}}')
+    assert serve(cluster, "PATCH", f"{PODS}/waits", [*PLACED, contract])[0] == 200
 
 
 def test_a_pod_as_large_as_the_api_server_accepts_is_placed(cluster: Cluster) -> None:
@@ -258,9 +294,7 @@ THEFTS = {
     "preference alone": change(op(f"{_NODES}/{PREFERRED}/0/weight", 9), refusal=_AFFINITY, base=[*UNGATED, MARKED]),
     "expression": change(op(f"{TERMS}/0/matchExpressions/-", ZONE), refusal=_AFFINITY),
     "node of one term": change(refusal=_AFFINITY, base=PLACED[:-1]),
-    "another node": change(
-        op(f"{TERMS}/0/matchFields/0/values/0", "metal-1", "replace"), refusal=_AFFINITY
-    ),
+    "another node": change(op(f"{TERMS}/0/matchFields/0/values/0", "metal-1", "replace"), refusal=_AFFINITY),
     "a second node": change(op(f"{TERMS}/0/matchFields/-", _OTHER), refusal=_AFFINITY),
     "another operator": change(op(f"{TERMS}/0/matchFields/0/operator", "NotIn"), refusal=_AFFINITY),
     "another field": change(

@@ -462,9 +462,7 @@ def test_notes_warn_where_policies_do_not_limit_the_service(
         ((PLACEMENT, NO_GATES), "nothing adds it, as\nscheduler.placement.addGates is false."),
     ],
 )
-def test_notes_say_how_pods_get_the_gate(
-    notes: Callable[..., str], settings: tuple[str, ...], expected: str
-) -> None:
+def test_notes_say_how_pods_get_the_gate(notes: Callable[..., str], settings: tuple[str, ...], expected: str) -> None:
     assert expected in notes("", *settings)
     assert expected not in notes("")
 

@@ -116,7 +116,12 @@ SWITCHES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
         ),
         "config.placement": (
             "scheduler.config.placement.enabled=true",
-            {BESIDE: f"patch pods; delete pods; {STATUS}"},
+            {
+                "topowise_scheduler/controllers/nomination.py PATCH": STATUS,
+                "topowise_scheduler/controllers/placement/writing.py GET": "get pods",
+                "topowise_scheduler/controllers/placement/writing.py PATCH": "patch pods",
+                "topowise_scheduler/controllers/placement/writing.py DELETE": "delete pods",
+            },
         ),
         "config.startupTaint": (
             "scheduler.config.startupTaint.enabled=true",
@@ -402,7 +407,7 @@ def test_without_policies_the_service_cannot_write_a_pods_spec(render: Any, opti
     objects = render("", *settings, **options)
     assert not restricted(objects)
     assert ("", "pods", "patch") not in rights(objects.named("ClusterRole", "topowise-scheduler"))
-    with pytest.raises(ValueError, match="placement.enabled needs the right to patch and delete all pods"):
+    with pytest.raises(ValueError, match=r"placement\.enabled needs the right to patch and delete all pods"):
         render("", "scheduler.config.placement.enabled=true", *settings, **options)
 
 
