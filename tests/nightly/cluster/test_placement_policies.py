@@ -6,15 +6,21 @@ Every field of a pod that API validation lets somebody change is tried with the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from chart_cluster import NAMESPACE, Cluster, Document, eventually, installed
 from sandbox import controlplane
-from topowise.kube.api import JSON, MERGE_PATCH
+from scheduling import Service, exact, kubelet
+from topowise.kube import credentials
+from topowise.kube.api import JSON, MERGE_PATCH, Api
 from topowise.placement import DECISION, ENABLED, GATE, PLACED_ON
+from topowise_scheduler.controllers.placement.deciding import Decisions, Write
+from topowise_scheduler.controllers.placement.writing import Placer
+from topowise_scheduler.ledger.pods.placements import Placement
 
 if controlplane.assets() is None:
     pytest.skip("no etcd and kube-apiserver in $KUBEBUILDER_ASSETS", allow_module_level=True)
@@ -95,7 +101,7 @@ def cluster(render: Any) -> Iterator[Cluster]:
         eventually(lambda: gates(cluster, "asks") == [OURS] and gates(cluster, "default", labels=ASKS) == [OURS])
         eventually(lambda: serve(cluster, "PATCH", f"{PODS}/waits", PLACED)[0] == 200)
         for name in ("image", "pod without mark deleted", "phase"):
-            eventually(lambda name=name: serve(cluster, *THEFTS[name][:3])[0] == 422)
+            eventually(lambda name=name: serve(cluster, *THEFTS[name][:3])[0] in (403, 422))
         eventually(lambda: made(cluster, pod("x", annotations={PLACED_ON: "metal-0"}))[0] == 403)
         yield cluster
 
@@ -181,25 +187,52 @@ AFFINITIES: dict[str, tuple[Document, Document]] = {
 }
 
 
-@pytest.mark.parametrize(("before", "after"), AFFINITIES.values(), ids=AFFINITIES)
-def test_the_service_places_a_pod(cluster: Cluster, before: Document, after: Document) -> None:
-    name = f"placed-{list(AFFINITIES.values()).index((before, after))}"
-    put(cluster, pod(name, OURS, KUEUES, spec={"affinity": before} if before else {}))
-    annotations = {PLACED_ON: "metal-0", DECISION: "d-1", GATE: '{"main":{"cpus":"0-3"}}'}
-    patch = [*UNGATED, op("/metadata/annotations", annotations), op("/spec/affinity", after)]
-    code, answer = serve(cluster, "PATCH", f"{PODS}/{name}", patch, query="")
-    assert code == 200, answer
-    assert answer["spec"]["schedulingGates"] == [KUEUES]
-    assert answer["spec"]["affinity"] == after
-    assert answer["metadata"]["annotations"] == annotations
+@pytest.fixture
+async def placer(cluster: Cluster, tmp_path: Path) -> AsyncIterator[tuple[Service, Placer]]:
+    """The service's own code with its own token."""
+    service = Service("TightFit", places=True)
+    service.report(exact(kubelet(), name="metal-0"))
+    access = cluster.kubeconfig("topowise-scheduler", tmp_path)
+    async with Api(await credentials.load(str(access)), "test") as api:
+        decisions = Decisions(service.trial, service.clock)
+        yield service, Placer(api, service.ledger, decisions, settles=False)
+
+
+@pytest.mark.parametrize("affinity", AFFINITIES)
+async def test_the_service_places_a_pod(cluster: Cluster, placer: tuple[Service, Placer], affinity: str) -> None:
+    """And deletes it when its node is lost."""
+    before, after = AFFINITIES[affinity]
+    name, owners = f"placed-{affinity.replace(' ', '-')}", owner("ReplicaSet")
+    document = put(
+        cluster, pod(name, OURS, KUEUES, spec={"affinity": before} if before else {}, ownerReferences=owners)
+    )
+    record = placer[0].put(document)
+    assert await placer[1]._written(Write(record, "metal-0", "required", "d-1"))
+    placed = cluster.call("GET", f"{PODS}/{name}")[1]
+    assert placed["spec"]["schedulingGates"] == [KUEUES]
+    assert placed["spec"]["affinity"] == after
+    assert placed["metadata"]["annotations"] == {PLACED_ON: "metal-0", DECISION: "d-1"}
+    await placer[1]._end(Placement(record, "metal-0", 0.0, is_seen=True))
+    assert cluster.call("GET", f"{PODS}/{name}")[0] == 404
 
 
 @pytest.mark.parametrize("node", ["metal-0", ""])
-def test_the_service_leaves_the_affinity_as_it_is(cluster: Cluster, node: str) -> None:
-    """For a nominated pod, and for a pod whose node kube-scheduler is to choose."""
-    body = {"status": {"nominatedNodeName": node}}
-    assert serve(cluster, "PATCH", f"{PODS}/waits/status", body)[0] == 200
-    assert serve(cluster, "PATCH", f"{PODS}/waits", [*UNGATED, {**MARKED, "value": node}])[0] == 200
+async def test_the_service_leaves_the_affinity_as_it_is(
+    cluster: Cluster, placer: tuple[Service, Placer], node: str
+) -> None:
+    """Of a nominated pod, and of a pod whose node kube-scheduler is to choose."""
+    record = placer[0].put(put(cluster, pod(f"left-{node or 'open'}", OURS, spec=RICH)))
+    assert await placer[1]._written(Write(record, node, "nominated"))
+    left = cluster.call("GET", f"{PODS}/left-{node or 'open'}")[1]
+    assert left["status"].get("nominatedNodeName", "") == node
+    assert left["metadata"]["annotations"] == {PLACED_ON: node}
+    assert left["spec"]["affinity"] == RICH["affinity"]
+    assert "schedulingGates" not in left["spec"]
+
+
+def test_the_service_may_write_what_the_application_reads(cluster: Cluster) -> None:
+    contract = op(f"/metadata/annotations/{key(GATE)}", '{"main":{"cpus":"0-3"}}')
+    assert serve(cluster, "PATCH", f"{PODS}/waits", [*PLACED, contract])[0] == 200
 
 
 def test_a_pod_as_large_as_the_api_server_accepts_is_placed(cluster: Cluster) -> None:
@@ -351,7 +384,7 @@ def test_the_service_deletes_placed_pods_that_lost_their_node(
         binding = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "metal-0"}}
         assert call(cluster, "POST", f"{PODS}/{name}/binding", binding, query="")[0] == 201
     code, answer = serve(cluster, "DELETE", f"{PODS}/{name}")
-    assert code == 422 if refusal else 200, answer
+    assert code == 403 if refusal else 200, answer
     assert refusal in answer.get("message", "")
 
 
@@ -382,6 +415,6 @@ def test_a_shared_user_places_pods_and_keeps_what_a_kube_scheduler_writes(render
         def send(method: str, *body: Document) -> tuple[int, Document]:
             return call(cluster, method, f"{PODS}/waits", list(body) or None, user=user)
 
-        eventually(lambda: send("PATCH", op("/metadata/labels", {"a": "b"}))[0] == 422)
+        eventually(lambda: send("PATCH", op("/metadata/labels", {"a": "b"}))[0] == 403)
         assert send("PATCH", *UNGATED, MARKED)[0] == 200
         assert send("DELETE")[0] == 200

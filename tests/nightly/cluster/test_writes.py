@@ -552,7 +552,7 @@ class Acting:
 
     async def lead(self) -> None:
         """Makes the Lease, renews it and gives it back."""
-        timing = Timing(lease_duration=15.0, renew_deadline=10.0, retry_period=0.1)
+        timing = Timing(lease_duration=15.0, renew_deadline=10.0, retry_period=1.0)
         elector = Elector(self.api, NAMESPACE, "topowise-scheduler-requeue", "replica", timing=timing)
         led = asyncio.Event()
 

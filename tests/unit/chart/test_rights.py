@@ -116,7 +116,12 @@ SWITCHES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
         ),
         "config.placement": (
             "scheduler.config.placement.enabled=true",
-            {BESIDE: f"patch pods; delete pods; {STATUS}"},
+            {
+                "topowise_scheduler/controllers/nomination.py PATCH": STATUS,
+                "topowise_scheduler/controllers/placement/writing.py GET": "get pods",
+                "topowise_scheduler/controllers/placement/writing.py PATCH": "patch pods",
+                "topowise_scheduler/controllers/placement/writing.py DELETE": "delete pods",
+            },
         ),
         "config.startupTaint": (
             "scheduler.config.startupTaint.enabled=true",
