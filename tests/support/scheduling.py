@@ -28,6 +28,7 @@ from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.exporter_pods import recognises
 from topowise_scheduler.ledger.pods.records import PodRecord, Records
+from topowise_scheduler.options.registry import READERS, Enabled
 from topowise_scheduler.overlay.fit_together import FitTogetherService
 from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacement, GroupPlacer
 from topowise_scheduler.overlay.trial import Trial
@@ -252,8 +253,10 @@ class Service:
     ) -> None:
         self.clock = clock or Clock()
         self.engine = Engine()
-        self.ledger = Ledger(self.engine, self.clock, **{"markers": lambda name: 512, "steers": True, **options})
-        self.records = Records(tuple(nominates), seen, recognises("topowise-system", EXPORTER_LABELS))
+        enabled = {name: options.pop(name) for name in Enabled._fields if name in options}
+        self.enabled = Enabled(**{"markers": lambda name: 512, "steers": True, **enabled})
+        self.ledger = Ledger(self.engine, self.clock, options=self.enabled.options, **options)
+        self.records = Records(tuple(nominates), seen, recognises("topowise-system", EXPORTER_LABELS), READERS)
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()))
         self.nodes = Nodes()
         self.trial = Trial(self.ledger, self.answers, self.nodes)

@@ -32,7 +32,7 @@ from topowise_scheduler.verdicts.kube_scheduler import to_text
 
 if TYPE_CHECKING:
     # At run time the imports would load numpy.
-    from topowise_scheduler.ledger.gates.claims import Judgement
+    from topowise_scheduler.options.claims.gate import Judgement
     from topowise_scheduler.options.steering.choice import Choice
 
 Verdict = Literal["fits", "not now", "never", "excluded", "not reported"]

@@ -5,7 +5,7 @@ A view over the ledger and the engine without I/O: the gates (cluster/gates) giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -20,12 +20,11 @@ from topowise_scheduler.ledger.gates.capacity import known_rows
 from topowise_scheduler.ledger.gates.gate import FITS, Question
 from topowise_scheduler.ledger.gates.gates import Verdicts
 from topowise_scheduler.ledger.ledger import Ledger
-from topowise_scheduler.ledger.pods.records import PodRecord, Records, demands_of
-from topowise_scheduler.options.device_affinity import AffinityVerdict
+from topowise_scheduler.ledger.pods.records import PodRecord, Records
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts import strategies
 from topowise_scheduler.verdicts.refusals import Refusal
-from topowise_scheduler.verdicts.strategies import Rated, Strategy, ranks
+from topowise_scheduler.verdicts.strategies import Rated, Strategy
 
 __all__ = ["Answers", "Question", "Verdicts", "part"]
 
@@ -35,8 +34,6 @@ _LONGEST_NAME: Final = 253
 _NONE: Final = object()
 # Twice a raw score is below 2 to the power of this, and a rank below 2 to half of the remaining bits.
 _RANK: Final = 24
-# The best nodes that are checked for a refusal by the kubelet's own choice of devices.
-_MOST_DRAWS: Final = 8
 _LAST: Final = 1 << 60
 
 _NO_REQUESTS: Final = PodRequests(pods.Needs((), {}, "BestEffort"))
@@ -63,7 +60,7 @@ class Answers:
         record = self.record(pod)
         # A record ignores annotations that cannot be read; the caller of a question gets the error.
         requests = record.requests or _NO_REQUESTS
-        demands_of(pod.metadata, requests.needs)
+        self._records.demands(pod.metadata, requests.needs)
         if not is_simulation:
             # kube-scheduler decides pods in turn: a second question means that the last answer was not used.
             self._ledger.reservations.release(record.uid)
@@ -168,7 +165,6 @@ class Answers:
             self._ledger.reservations.put(
                 question.record, question.requests.needs, question.names[at], judged_at=judged_at
             )
-            self._gates.claimed.assume(question.record, question.names[at])
 
     def nowhere(self, question: Question) -> None:
         """Notes that the pod fits on no node."""
@@ -194,41 +190,23 @@ class Answers:
         """Yields copies of a node's states for this pod (`CapacityGate.states`)."""
         return self._gates.capacity.states(question.record, name)
 
-    def knows_devices(self, record: PodRecord, name: str) -> bool:
-        """Returns whether the devices of the pod's claims are allocated or predicted on a node, or it has none."""
-        claims = self._gates.claims
-        return not claims.applies(record) or claims.judge(record, name).outcome != "unknown"
-
-    def affinity(self, question: Question, name: str) -> AffinityVerdict | None:
-        """Returns how the node's devices meet the affinity terms of the pod, None for a pod without terms."""
-        return self._gates.affinity.of(question.record, name) if question.record.demands.affinity_terms else None
-
-    def affinity_refusal(
-        self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
-    ) -> Refusal | None:
-        """Returns why the devices of a node in these states do not meet the pod's affinity terms, None if they do."""
-        return self._gates.affinity.refusal_in(record, name, states, guessed)
+    def is_certain(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> bool:
+        """Returns whether it is known what the options have for the pod on a node once the pods `leaving` have left."""
+        return all(option.is_certain(record, name, leaving) for option in self._gates.options_for(record))
 
     def may_be_refused(self, record: PodRecord, name: str) -> bool:
         """Returns whether a node on which the pod fits may still refuse it, by its kubelet's own choice of devices."""
-        return self._gates.affinity.may_be_refused(record, name)
+        return any(option.may_be_refused(record, name) for option in self._gates.options_for(record))
 
     def is_in_vain(self, question: Question, name: str, gone: Collection[str]) -> bool:
-        """Returns whether the devices would still be farther apart than the pod requires without the pods `gone`, or
-        the devices of its claims would be missing, or not near."""
+        """Returns whether an option would still refuse the node without the pods `gone`."""
         record = question.record
-        if self._gates.affinity.refusal(record, name, gone):
-            return True
-        if not self._gates.claims.applies(record):
-            return False
-        if self._gates.claimed.shortage(record, name, gone) is not None:
-            return True
-        return any(gate.refusal(record, name, gone) for gate in (self._gates.numa_node, self._gates.claims))
+        return any(option.is_in_vain(record, name, gone) for option in self._gates.options_for(record))
 
     def accepts(self, question: Question, name: str) -> Callable[[Collection[str]], bool] | None:
-        """Returns whether the pod would have its claimed devices, as near as it requires, once pods (UIDs) have left;
-        None for a pod without claims."""
-        if not self._gates.claims.applies(question.record):
+        """Returns whether the options would accept the node once pods (UIDs) have left; None if that does not depend on
+        evictions."""
+        if not self._gates.depends_on_evictions(question.record):
             return None
         return lambda gone: not self.is_in_vain(question, name, gone)
 
@@ -236,22 +214,8 @@ class Answers:
         known, rater = known_rows(question.rows), strategies.Rater(strategy)
         ratings = self.engine.rated(question.requests, question.rows[known], rater)
         rated = rater.finished(ratings if isinstance(known, slice) else ratings._replace(at=known[ratings.at]))
-        if question.record.demands.affinity_terms:
-            grades = [self._gates.affinity.of(question.record, question.names[at]).grade for at in rated.at.tolist()]
-            rated = rated._replace(ranks=ranks.refined(rated.ranks, np.array(grades, np.int64)))
-        if self._gates.claims.applies(question.record):
-            grades = self._gates.claims.grades(question.record, [question.names[at] for at in rated.at.tolist()])
-            for grade in range(1, max(grades, default=0) + 1):
-                rated = rated._replace(ranks=ranks.first(rated.ranks, np.array(grades, np.int64) >= grade))
-        elif self._gates.claimed.leaves_devices(question.record) and question.requests.can_be_aligned:
-            has_none = [not self._gates.claimed.has_free_devices(question.names[at]) for at in rated.at.tolist()]
-            rated = rated._replace(ranks=ranks.refined(rated.ranks, np.array(has_none, np.int64)))
-        if question.requests.shared_devices:
-            best = rated.best(_MOST_DRAWS).tolist()
-            sure = [at for at in best if not self.may_be_refused(question.record, question.names[at])]
-            # All other nodes keep their order behind the sure nodes.
-            if 0 < len(sure) < len(best):
-                rated = rated._replace(ranks=ranks.first(rated.ranks, np.isin(rated.at, sure)))
+        for option in self._gates.options_for(question.record):
+            rated = option.score(question, rated)
         undecided = rated.undecided_by_cache()
         if undecided.size and rated.in_one_cache is not None:
             rows = question.rows[rated.at[undecided]]

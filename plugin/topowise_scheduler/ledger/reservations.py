@@ -122,10 +122,15 @@ class Reservations:
         is_as_judged = judged_at >= node_states.changed_at(name)
         until = self._clock() + (KEPT_S if record.group else DEFAULT_S)
         reserved = msgspec.structs.replace(pod, node=name, state=State.RESERVED, until=until)
-        steered = self._gates.numa_node.expected_on(record, name)
-        self._bookings.move(msgspec.structs.replace(record, steered=steered), reserved, needs=needs)
+        options = self._gates.options_for(record)
+        expected = record
+        for option in options:
+            expected = option.expected(expected, name)
+        self._bookings.move(expected, reserved, needs=needs)
         if is_as_judged:
             node_state.note_judged(record.uid)
+        for option in options:
+            option.reserve(record, name)
 
     def put_unasked(
         self, record: PodRecord, needs: pods.Needs, name: str, seconds: float, *, in_any_order: bool = False
@@ -164,7 +169,7 @@ class Reservations:
         refusal = self._gates.at_bind(record, name, leaving)
         if not refusal and not self._gates.fits_in_any_order(record, name, leaving):
             refusal = Refusal.OTHER_ORDER
-        if not refusal and self._gates.numa_node.must_be_steered(record, name):
+        if not refusal and self._gates.needs_prebind(record, name):
             refusal = Refusal.NOT_STEERED_BY_BINDER
         node_state = self._bookings.node_states.of(name)
         if refusal or node_state is None or node_state.kubelet is None or not record.uid:

@@ -23,6 +23,7 @@ from topowise_scheduler.controllers.nominator.lookahead import Lookahead
 from topowise_scheduler.ledger.pods.nominations import Nomination
 from topowise_scheduler.ledger.pods.pod_states import NOWHERE
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.options.device_affinity import NO_TERMS
 from topowise_scheduler.verdicts.policy_annotations import Demand
 
 log = logging.getLogger(__name__)
@@ -222,7 +223,7 @@ class Decisions:
 
     def _may_be_nominated(self, record: PodRecord) -> bool:
         constraints = record.constraints
-        if constraints is None or record.requests is None or constraints.unsupported or record.demands.affinity_terms:
+        if constraints is None or record.requests is None or constraints.unsupported or record.demand(NO_TERMS).terms:
             return False
         # kube-scheduler does not score nodes for a nominated pod.
         if constraints.has_preferences:

@@ -10,9 +10,9 @@ record that cannot be read has no `requests` and a `problem`, never requests tha
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from hashlib import blake2b
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 from weakref import ReferenceType, WeakValueDictionary, ref
 
 import msgspec
@@ -24,14 +24,10 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.predicates import LACKS_GATE
 from topowise_scheduler.ledger.pods.attracting_pods import attracted_namespaces
+from topowise_scheduler.ledger.pods.demands import NO_DEMANDS, Demands, OptionDemand, Reader, demands_of
 from topowise_scheduler.ledger.pods.scheduling_constraints import SchedulingConstraints, constraints_of
-from topowise_scheduler.options import device_affinity
-from topowise_scheduler.options.claims import annotation as claim_annotation
-from topowise_scheduler.options.device_affinity import AffinityTerm
-from topowise_scheduler.options.steering.annotation import required_numa_node
-from topowise_scheduler.options.steering.numa_affinity import PodTerm, pod_terms
 from topowise_scheduler.report.shape import PodRequests
-from topowise_scheduler.verdicts import kube_scheduler, policy_annotations
+from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.refusals import PREFIX
 
 # status.reason of a pod that its kubelet refused (pkg/kubelet/lifecycle, cm/admission).
@@ -50,8 +46,6 @@ LARGE_BYTES: Final = 1 << 17
 """Above this size containers are counted before they are decoded: decoding that many takes a millisecond."""
 _MAX_AMOUNTS: Final = 4096
 _MAX_TEXT_BYTES: Final = 4 << 20
-# A term of eight labels.
-_TERM_BYTES: Final = 2048
 
 NOMINATED_ANNOTATION: Final = "topowise.io/nominated"
 """The node that this service nominated; every client may write `status.nominatedNodeName`."""
@@ -85,21 +79,6 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
     exporter_ready: bool | None = None
 
 
-class Demands(msgspec.Struct, frozen=True, gc=False):
-    """What the annotations of a pod demand of its node; a field for each option.
-
-    `policy`: the Topology Manager policy. `affinity_terms`: how near devices are. `numa_node`: the id of the NUMA node.
-    `numa_affinity`: the pods on whose NUMA node, or apart from which, the pod is to be. `claim_alignment`: near the
-    devices of its claims.
-    """
-
-    policy: policy_annotations.Demand = policy_annotations.NOTHING
-    affinity_terms: tuple[AffinityTerm, ...] = ()
-    numa_node: int | None = None
-    numa_affinity: tuple[PodTerm, ...] = ()
-    claim_alignment: claim_annotation.Alignment | Literal[""] = ""
-
-
 class Problem(msgspec.Struct, frozen=True):
     """What cannot be read of a pod, and why: its amounts, also because it has too many (`size`), or its annotations."""
 
@@ -110,7 +89,7 @@ class Problem(msgspec.Struct, frozen=True):
         return self.text
 
 
-NO_DEMANDS: Final = Demands()
+Demand = TypeVar("Demand", bound=OptionDemand)
 
 
 class PodRecord(msgspec.Struct, frozen=True, gc=False):
@@ -182,9 +161,16 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     @property
     def size(self) -> int:
         """Bytes, about, with what pods that ask for the same share."""
-        terms = _TERM_BYTES * len(self.demands.numa_affinity)
+        demands = sum([demand.size for demand in self.demands.of_options])
         problem = 0 if self.problem is None else len(self.problem.text)
-        return 1024 + (0 if self.requests is None else self.requests.size) + len(self.name) + problem + terms
+        return 1024 + (0 if self.requests is None else self.requests.size) + len(self.name) + problem + demands
+
+    def demand(self, default: Demand) -> Demand:
+        """Returns the demand of the same type as `default`, which is returned if the pod has none."""
+        for demand in self.demands.of_options:
+            if type(demand) is type(default):
+                return demand
+        return default
 
     def view(self, node: Kubelet) -> PodView:
         """Returns the pod as a kubelet with these feature gates sees it. Requires readable quantities."""
@@ -201,7 +187,7 @@ class Records:
     """Makes records, and keeps what they share. Not thread-safe.
 
     `nominates`: schedulerNames of pods that the service nominates. `seen`: called with each decoded pod, before all but
-    its record is dropped. `is_exporter`: whether a pod is one of an exporter.
+    its record is dropped. `is_exporter`: whether a pod is one of an exporter. `readers` of the demands on options.
     """
 
     def __init__(
@@ -209,17 +195,20 @@ class Records:
         nominates: Collection[str] = (),
         seen: Callable[[pods.Pod], None] | None = None,
         is_exporter: Callable[[pods.Metadata], bool] = lambda _: False,
+        readers: Sequence[Reader] = (),
     ) -> None:
         self._nominates = frozenset(nominates)
         self._seen = seen
         self._is_exporter = is_exporter
+        self._readers = readers
         # Weak: dropped with the last record that uses them.
         self._requests: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
         # The same by the text of the spec; several texts may mean equal requests.
         self._by_text: Bounded[bytes, ReferenceType[PodRequests]] = Bounded(_MAX_TEXT_BYTES, lambda *_: 0)
         self._labels: Bounded[bytes, dict[str, str]] = Bounded(_MAX_LABEL_BYTES, size_of_dict)
-        self._numa_affinity: Bounded[tuple[PodTerm, ...], tuple[PodTerm, ...]] = Bounded(
-            _MAX_TEXT_BYTES, lambda terms, _: _TERM_BYTES * len(terms)
+        # Long texts of many pods would fill the memory; pods of a ReplicaSet have equal demands.
+        self._demands: Bounded[Demands, Demands] = Bounded(
+            _MAX_TEXT_BYTES, lambda demands, _: sum([demand.size for demand in demands.of_options])
         )
         self._constraints: Bounded[bytes, SchedulingConstraints] = Bounded(_MAX_LABEL_BYTES, lambda key, _: len(key))
 
@@ -252,7 +241,7 @@ class Records:
                 problem = Problem(str(exc), "amounts")
         if requests is not None:
             try:
-                demands = self._demands(meta, requests.needs)
+                demands = self.demands(meta, requests.needs)
             except ParseError as exc:
                 problem = Problem(str(exc), "annotations")
         return PodRecord(
@@ -291,13 +280,11 @@ class Records:
             exporter_ready=pod.is_ready if self._is_exporter(meta) else None,
         )
 
-    def _demands(self, meta: pods.Metadata, needs: pods.Needs) -> Demands:
-        demands = demands_of(meta, needs)
-        if not demands.numa_affinity:
-            return demands
-        # Long texts of many pods would fill the memory; pods of a ReplicaSet have equal terms.
-        terms = demands.numa_affinity
-        return msgspec.structs.replace(demands, numa_affinity=self._numa_affinity.once(terms, lambda: terms))
+    def demands(self, metadata: pods.Metadata, needs: pods.Needs) -> Demands:
+        """Returns what a pod demands. Raises ParseError: a record ignores annotations that cannot be read, so a caller
+        that decides about a pod calls this method first."""
+        demands = demands_of(metadata, needs, self._readers)
+        return self._demands.once(demands, lambda: demands) if demands.of_options else demands
 
     def requests(self, pod: pods.Pod) -> PodRequests:
         """Returns what the pod requests, shared with pods of equal requests. Raises ParseError."""
@@ -325,21 +312,6 @@ class Records:
         if not labels or len(labels) > _MOST_LABELS:
             return labels or {}
         return self._labels.once(_encode(labels), lambda: labels)
-
-
-def demands_of(metadata: pods.Metadata, needs: pods.Needs) -> Demands:
-    """Returns what the annotations demand. Raises ParseError: a record ignores annotations that cannot be read, so a
-    caller that decides about a pod calls this function first."""
-    annotations = metadata.annotations
-    if not annotations:
-        return NO_DEMANDS
-    return Demands(
-        policy_annotations.demand(annotations),
-        device_affinity.terms_of(annotations, needs),
-        required_numa_node(annotations),
-        pod_terms(annotations, metadata),
-        claim_annotation.alignment_of(annotations),
-    )
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode

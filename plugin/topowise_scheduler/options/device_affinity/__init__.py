@@ -11,10 +11,15 @@ take. So a term is `sure` only where every possible allocation meets it.
 - refusal_risk.py: whether a choice can lead to a refusal, for pods without the annotation too.
 """
 
+from typing import Final
+
+from topowise_scheduler.ledger.pods.demands import Reader
 from topowise_scheduler.options.device_affinity.affinity_terms import ANNOTATION, AffinityTerm, read, terms_of
 from topowise_scheduler.options.device_affinity.outcomes import (
+    NO_TERMS,
     Admits,
     AffinityVerdict,
+    DeviceAffinity,
     Devices,
     Outcome,
     Settings,
@@ -24,11 +29,20 @@ from topowise_scheduler.options.device_affinity.outcomes import (
 from topowise_scheduler.options.device_affinity.preferred_allocation import Rule
 from topowise_scheduler.options.device_affinity.refusal_risk import may_refuse
 
+READER: Final = Reader(
+    frozenset((ANNOTATION,)),
+    frozenset(),
+    lambda annotations, metadata, needs: DeviceAffinity(terms_of(annotations, needs)),
+)
+
 __all__ = [
     "ANNOTATION",
+    "NO_TERMS",
+    "READER",
     "Admits",
     "AffinityTerm",
     "AffinityVerdict",
+    "DeviceAffinity",
     "Devices",
     "Outcome",
     "Rule",

@@ -9,7 +9,7 @@ import pytest
 from nominating import TRIED, Nominating
 from scheduling import counts
 from topowise_scheduler.controllers.nominator import deciding
-from topowise_scheduler.options.device_affinity import ANNOTATION
+from topowise_scheduler.options.device_affinity import ANNOTATION, NO_TERMS
 
 
 def test_the_next_one_finds_taken_what_was_decided_before_it() -> None:
@@ -110,7 +110,7 @@ def test_pods_that_wish_for_devices_near_each_other_are_left_to_kube_scheduler()
     gpus = {"cpu": "1", "memory": "1Gi", "example.com/gpu": "2"}
     container = {"name": "c", "resources": {"requests": gpus, "limits": gpus}}
     record = made.put("a", containers=[container], annotations={ANNOTATION: "example.com/gpu: pcie-root"})
-    assert record.demands.affinity_terms
+    assert record.demand(NO_TERMS).terms
     assert not made.decisions._may_be_nominated(record)
 
 
