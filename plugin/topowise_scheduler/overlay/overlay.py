@@ -25,7 +25,7 @@ from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import Node
 from topowise_scheduler.verdicts.refusals import Reason
 
-Check = Literal["amounts", "kube-scheduler", "gates", "options", "kubelet"]
+Check = Literal["amounts", "kube-scheduler", "gates", "kubelet"]
 
 
 class Unfit(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class NodeCopy(msgspec.Struct, frozen=True):
         after = self.admit(expected)
         if isinstance(after, NodeCopy):
             refusal = next(filter(None, (demand.refusal_in(record, self.states) for demand in demands)), None)
-            return Unfit("options", refusal) if refusal else after
+            return Unfit("gates", refusal) if refusal else after
         return after
 
     def without(self, records: Iterable[PodRecord]) -> NodeCopy:
@@ -179,14 +179,14 @@ class Overlay:
         for option in options:
             expected = option.expected_in(expected, name, node)
             if expected.refusal is not None:
-                return Unfit("options", expected.refusal)
+                return Unfit("gates", expected.refusal)
         after = copy.admit(expected.record, expected.takes)
         if isinstance(after, Unfit):
             return after
         for option in options:
             closed = closed or option.refusal_in(expected.record, name, copy.states, tuple(copy.placed))
         if closed is not None:
-            return Unfit("options", closed)
+            return Unfit("gates", closed)
         return Placement(self._with(name, after), name, expected.record, expected.is_certain)
 
     def remove(self, records: Iterable[PodRecord], name: str) -> Overlay:

@@ -196,7 +196,7 @@ def test_a_node_that_gave_other_devices_than_predicted_is_left_out_for_a_minute(
     cluster.put_claim("a", 1, ["gpu-1"], version=2)
     gate, now = cluster.ledger.gates.option(ClaimOption), cluster.clock.now
     assert gate.refusal(question.record, "n1") == Refusal.CLAIMS_APART
-    gate.note_refused(question.record, "n1", now)
+    gate.unreserve(question.record, "n1", now)
     # kube-scheduler takes the allocation back.
     cluster.put_claim("a", version=3)
     assert gate.refusal(question.record, "n1") == Refusal.CLAIMS_MISPREDICTED

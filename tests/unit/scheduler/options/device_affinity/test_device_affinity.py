@@ -151,12 +151,11 @@ def test_pods_without_the_annotation_are_answered_as_ever() -> None:
 def test_judgements_of_a_node_are_cached_until_it_changes() -> None:
     running = service({"n1": ONE_SWITCH})
     question = running.question(wanting("p", REQUIRE), "n1")
-    first = running.answers.affinity(question, "n1")
-    assert first is not None
-    assert running.answers.affinity(question, "n1") is first
+    first = running.ledger.gates.option(DeviceAffinityOption).of(question.record, "n1")
+    assert running.ledger.gates.option(DeviceAffinityOption).of(question.record, "n1") is first
     running.report(node("n1", APART, version="2"))
-    again = running.answers.affinity(question, "n1")
-    assert (first.outcomes, again and again.outcomes) == (("sure",), ("impossible",))
+    again = running.ledger.gates.option(DeviceAffinityOption).of(question.record, "n1")
+    assert (first.outcomes, again.outcomes) == (("sure",), ("impossible",))
 
 
 def test_judgements_of_shapes_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +165,8 @@ def test_judgements_of_shapes_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPat
     def judged(number: int) -> Any:
         document = wanting("p", REQUIRE)
         document["spec"]["containers"][0]["resources"]["limits"]["memory"] = str(number)
-        return running.answers.affinity(running.question(document, "n1"), "n1")
+        record = running.question(document, "n1").record
+        return running.ledger.gates.option(DeviceAffinityOption).of(record, "n1")
 
     first = judged(1)
     assert judged(1) is first
