@@ -60,7 +60,8 @@ class Answers:
         record = self.record(pod)
         # A record ignores annotations that cannot be read; the caller of a question gets the error.
         requests = record.requests or _NO_REQUESTS
-        self._records.demands(pod.metadata, requests.needs)
+        if record.problem is not None:
+            self._records.demands(pod.metadata, requests.needs)
         if not is_simulation:
             # kube-scheduler decides pods in turn: a second question means that the last answer was not used.
             self._ledger.reservations.release(record.uid)

@@ -110,9 +110,11 @@ class Reservations:
 
         `judged_at`: what `NodeStates.changes` counted when the pod was found to fit there.
         """
-        # A pod has a single reservation: the previous answer was not used.
-        self.release(record.uid)
         node_states, pod = self._bookings.node_states, self._pods.of(record.uid)
+        if pod.state is State.RESERVED:
+            # A pod has a single reservation: the previous answer was not used.
+            pod = pod.left()
+            self._bookings.leave(record.uid, pod)
         node_state = node_states.of(name)
         if not record.uid or pod.is_assigned or node_state is None or node_state.kubelet is None:
             return

@@ -10,15 +10,15 @@ in, and the options again in these states.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import trial
-from topowise_scheduler.ledger.gates.option import Expected
+from topowise_scheduler.ledger.gates.option import CopiedNode, Expected
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.trial import Trial, spec_of
 from topowise_scheduler.verdicts import kube_scheduler
@@ -175,7 +175,9 @@ class Overlay:
         numbered = (f"\0copy/{name}/{number}" for number in count(len(copy.placed)))
         uid = uid or next(uid for uid in numbered if uid not in copy.placed)
         alone = msgspec.structs.replace(record, uid=uid)
-        expected, node = Expected(alone), _CopiedNode(copy.states, copy.removed, self._taken)
+        placed = [takes for other in self.changed.values() for takes in other.placed.values()]
+        taken = [device for takes in placed for device in takes]
+        expected, node = Expected(alone), CopiedNode(copy.states, copy.removed, taken)
         for option in options:
             expected = option.expected_in(expected, name, node)
             if expected.refusal is not None:
@@ -205,19 +207,6 @@ class Overlay:
         overlay = Overlay(self._cluster, {**self.changed, name: copy}, seen_by=self._seen_by)
         overlay._untouched = self._untouched
         return overlay
-
-    @property
-    def _taken(self) -> Sequence[Any]:
-        """What the pods that were placed on any node take of options."""
-        return [taken for other in self.changed.values() for takes in other.placed.values() for taken in takes]
-
-
-class _CopiedNode(NamedTuple):
-    """See `CopiedNode`."""
-
-    states: Sequence[Kubelet]
-    removed: Collection[str]
-    taken: Sequence[Any]
 
 
 def _unreadable(record: PodRecord) -> Unfit:

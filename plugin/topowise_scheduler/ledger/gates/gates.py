@@ -178,7 +178,7 @@ class Gates:
         """Returns why the node does not take the pod once the pods `leaving` have left, None if it does."""
         if record.is_too_large:
             return Refusal.TOO_LARGE
-        return _first(self._gates, record, name, leaving) or _first(self.options_for(record), record, name, leaving)
+        return _first((*self._gates, *self.options_for(record)), record, name, leaving)
 
     def at_bind(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """Returns why the pod must not be bound to the node now, None if it may: of all gates, or for the sake of pods

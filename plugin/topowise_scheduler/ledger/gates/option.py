@@ -34,6 +34,15 @@ class Cluster(NamedTuple):
     pods: PodStates
 
 
+class CopiedNode(NamedTuple):
+    """A node of an overlay: its possible states, and the UIDs of pods that have left. `taken`: what the pods that were
+    placed on any node of the overlay take (`Expected`)."""
+
+    states: Sequence[Kubelet]
+    removed: Collection[str]
+    taken: Sequence[Any]
+
+
 class Expected(NamedTuple):
     """A pod as the kubelet of a copied node is expected to get it, and what it takes of the option there (`takes`).
 
@@ -143,20 +152,6 @@ class Option:
     def needs_prebind(self, record: PodRecord, name: str) -> bool:
         """Returns whether the pod must not be bound to a node, on which it fits, without the step of this option."""
         return False
-
-
-class CopiedNode(Protocol):
-    """A node of an overlay: its possible states, and the UIDs of pods that have left. `taken`: what the pods on all
-    nodes of the overlay take (`Expected`)."""
-
-    @property
-    def states(self) -> Sequence[Kubelet]: ...
-
-    @property
-    def removed(self) -> Collection[str]: ...
-
-    @property
-    def taken(self) -> Sequence[Any]: ...
 
 
 Options = Callable[[Cluster], Sequence[Option]]

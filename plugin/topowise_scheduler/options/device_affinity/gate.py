@@ -85,10 +85,6 @@ class DeviceAffinityOption(Option, Source):
 
     # A source of steering (steering/gate.py)
 
-    def key(self, record: PodRecord, name: str, leaving: Collection[str]) -> Terms:
-        """See `Source`."""
-        return _terms(record)
-
     def may_be_shared(self, record: PodRecord) -> bool:
         """See `Source`. The distances between devices are not in the number of a node's state."""
         return not _terms(record)

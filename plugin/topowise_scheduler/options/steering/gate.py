@@ -24,9 +24,10 @@ from topowise_scheduler.ledger.gates.gate import Draft, Question
 from topowise_scheduler.ledger.gates.option import Cluster, Option
 from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.node.uncertainty import is_chosen
+from topowise_scheduler.ledger.pods.demands import Demands
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import CacheUntilChange
-from topowise_scheduler.options.steering.annotation import NO_DEMAND, SteeringDemand
+from topowise_scheduler.options.steering.annotation import NO_DEMAND
 from topowise_scheduler.options.steering.choice import Choice, Demand, choose, refusal_of, views_of
 from topowise_scheduler.options.steering.demands import Beside, beside, demand_of
 from topowise_scheduler.options.steering.numa_affinity import PodTerm
@@ -43,7 +44,7 @@ def no_markers(name: str) -> None:
 
 _MOST_BYTES: Final = 1 << 20
 _OF_OTHER_PODS: Final = refusals.OF_STEERING | refusals.OF_CLAIMS
-_Key: TypeAlias = tuple[str, bytes, SteeringDemand, tuple[Hashable, ...], frozenset[str]]
+_Key: TypeAlias = tuple[str, bytes, Demands, tuple[Hashable, ...], frozenset[str]]
 
 
 class Source:
@@ -57,7 +58,8 @@ class Source:
         return iter(())
 
     def key(self, record: PodRecord, name: str, leaving: Collection[str]) -> Hashable:
-        """Returns a key that is equal for pods with equal demands on nodes in equal states."""
+        """Returns a key that is equal for pods with equal `demands` (PodRecord) that get the same of the option on nodes
+        in equal states."""
         return None
 
     def may_be_shared(self, record: PodRecord) -> bool:
@@ -95,7 +97,7 @@ class SteeringOption(Option):
         self._choices: Bounded[tuple[int, bytes, int | None, tuple[Hashable, ...]], Choice]
         self._choices = Bounded(_MOST_BYTES, lambda key, _: 512 + len(key[1]))
         self._cache = CacheUntilChange[tuple[Refusal | None], _Key](
-            cluster.node_states, lambda key: 512 * (2 + len(key[2].numa_affinity) + len(key[3]))
+            cluster.node_states, lambda key: 2048 + sum([demand.size for demand in key[2].of_options])
         )
 
     def verdicts(self, question: Question, draft: Draft) -> None:
@@ -156,7 +158,7 @@ class SteeringOption(Option):
         self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]
     ) -> Refusal | None:
         of_sources = tuple([source.key(record, name, leaving) for source in self._sources])
-        key = name, record.admission_key, record.demand(NO_DEMAND), of_sources, ignored
+        key = name, record.admission_key, record.demands, of_sources, ignored
         kept = self._cache.get(key)
         if kept is None:
             kept = (self._decided_refusal(record, name, ignored, leaving),)
