@@ -20,8 +20,8 @@ from topowise_scheduler.explain.refusal_texts import text
 from topowise_scheduler.kubelet import Kubelet, free_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.claims.gate import ClaimOption
-from topowise_scheduler.options.device_affinity import NO_TERMS
 from topowise_scheduler.options.device_affinity.gate import DeviceAffinityOption
+from topowise_scheduler.options.device_affinity.outcomes import NO_TERMS
 from topowise_scheduler.options.steering.annotation import NO_DEMAND
 from topowise_scheduler.options.steering.choice import Choice
 from topowise_scheduler.options.steering.gate import SteeringOption

@@ -8,15 +8,16 @@ from typing import Final, NamedTuple
 
 from topowise_scheduler.ledger.gates.option import Cluster, Option
 from topowise_scheduler.ledger.pods.demands import Reader
-from topowise_scheduler.options import device_affinity
-from topowise_scheduler.options.claims import annotation as claim_annotation
+from topowise_scheduler.options.claims.annotation import READER as CLAIMS
 from topowise_scheduler.options.claims.claimed_nodes import ClaimedNodes, ClaimSettings
 from topowise_scheduler.options.claims.gate import ClaimOption, ClaimsAreOff
 from topowise_scheduler.options.device_affinity.gate import ChanceOption, DeviceAffinityOption
-from topowise_scheduler.options.steering import annotation as steering_annotation
+from topowise_scheduler.options.device_affinity.outcomes import READER as DEVICE_AFFINITY
+from topowise_scheduler.options.device_affinity.outcomes import Settings
+from topowise_scheduler.options.steering.annotation import READER as STEERING
 from topowise_scheduler.options.steering.gate import Markers, Source, SteeringOption, may_be_steered, no_markers
 
-READERS: Final[Sequence[Reader]] = (device_affinity.READER, steering_annotation.READER, claim_annotation.READER)
+READERS: Final[Sequence[Reader]] = (DEVICE_AFFINITY, STEERING, CLAIMS)
 """Also of options that are off: a pod that asks for one is refused, not placed by chance."""
 
 
@@ -28,7 +29,7 @@ class Enabled(NamedTuple):
     requires to be near them fits then, unless they are ignored (`ignores_claims`).
     """
 
-    affinity: device_affinity.Settings = device_affinity.Settings()
+    affinity: Settings = Settings()
     markers: Markers = no_markers
     steers: bool = False
     claims: ClaimSettings | None = None

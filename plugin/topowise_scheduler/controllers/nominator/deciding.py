@@ -23,7 +23,7 @@ from topowise_scheduler.controllers.nominator.lookahead import Lookahead
 from topowise_scheduler.ledger.pods.nominations import Nomination
 from topowise_scheduler.ledger.pods.pod_states import NOWHERE
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.options.device_affinity import NO_TERMS
+from topowise_scheduler.options.device_affinity.outcomes import NO_TERMS
 from topowise_scheduler.verdicts.policy_annotations import Demand
 
 log = logging.getLogger(__name__)

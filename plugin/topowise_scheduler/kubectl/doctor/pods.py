@@ -11,7 +11,7 @@ from topowise_scheduler.kubectl.doctor.finding import Finding
 from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.ledger.pods.records import KUBELET_REFUSALS, PodRecord
-from topowise_scheduler.options.device_affinity import NO_TERMS, observed
+from topowise_scheduler.options.device_affinity.outcomes import NO_TERMS, observed
 from topowise_scheduler.report import Report
 
 _LATELY_S: Final = 24 * 3600.0

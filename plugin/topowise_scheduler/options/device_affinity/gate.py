@@ -18,15 +18,9 @@ from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.ledger.gates.option import Cluster, Option
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import CacheUntilChange
-from topowise_scheduler.options.device_affinity import (
-    NO_TERMS,
-    AffinityTerm,
-    AffinityVerdict,
-    Devices,
-    Settings,
-    judge,
-    may_refuse,
-)
+from topowise_scheduler.options.device_affinity.affinity_terms import AffinityTerm
+from topowise_scheduler.options.device_affinity.outcomes import NO_TERMS, AffinityVerdict, Devices, Settings, judge
+from topowise_scheduler.options.device_affinity.refusal_risk import may_refuse
 from topowise_scheduler.options.steering.choice import Demand
 from topowise_scheduler.options.steering.gate import Source
 from topowise_scheduler.verdicts.refusals import Refusal

@@ -19,8 +19,8 @@ from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.device_table import DeviceSet
 from topowise_scheduler.kubelet.pod import PodView
-from topowise_scheduler.ledger.pods.demands import OptionDemand
-from topowise_scheduler.options.device_affinity.affinity_terms import AffinityTerm
+from topowise_scheduler.ledger.pods.demands import OptionDemand, Reader
+from topowise_scheduler.options.device_affinity.affinity_terms import ANNOTATION, AffinityTerm, terms_of
 from topowise_scheduler.options.device_affinity.choices import Choices, DeviceClass, KnownDevices
 from topowise_scheduler.options.device_affinity.preferred_allocation import Rule
 from topowise_scheduler.verdicts.refusals import Refusal
@@ -69,6 +69,9 @@ class DeviceAffinity(OptionDemand, frozen=True, gc=False):
 
 
 NO_TERMS: Final = DeviceAffinity()
+READER: Final = Reader(
+    frozenset((ANNOTATION,)), frozenset(), lambda annotations, _, needs: DeviceAffinity(terms_of(annotations, needs))
+)
 
 
 class Settings(NamedTuple):

@@ -58,8 +58,7 @@ class Source:
         return iter(())
 
     def key(self, record: PodRecord, name: str, leaving: Collection[str]) -> Hashable:
-        """Returns a key that is equal for pods with equal `demands` (PodRecord) that get the same of the option on nodes
-        in equal states."""
+        """Returns a key that is equal for pods of equal `demands` (PodRecord) that get the same on equal nodes."""
         return None
 
     def may_be_shared(self, record: PodRecord) -> bool:

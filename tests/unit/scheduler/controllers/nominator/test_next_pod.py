@@ -9,7 +9,8 @@ import pytest
 from nominating import TRIED, Nominating
 from scheduling import counts
 from topowise_scheduler.controllers.nominator import deciding
-from topowise_scheduler.options.device_affinity import ANNOTATION, NO_TERMS
+from topowise_scheduler.options.device_affinity.affinity_terms import ANNOTATION
+from topowise_scheduler.options.device_affinity.outcomes import NO_TERMS
 
 
 def test_the_next_one_finds_taken_what_was_decided_before_it() -> None:

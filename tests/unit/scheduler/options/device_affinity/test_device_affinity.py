@@ -28,8 +28,10 @@ from topowise_scheduler.kubectl.doctor import command
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.rows import node_states
-from topowise_scheduler.options.device_affinity import ANNOTATION, Rule, Settings
+from topowise_scheduler.options.device_affinity.affinity_terms import ANNOTATION
 from topowise_scheduler.options.device_affinity.gate import DeviceAffinityOption
+from topowise_scheduler.options.device_affinity.outcomes import Settings
+from topowise_scheduler.options.device_affinity.preferred_allocation import Rule
 from topowise_scheduler.overlay import defrag
 from topowise_scheduler.overlay.defrag.scene import Cluster
 from topowise_scheduler.serve import metrics

@@ -12,7 +12,8 @@ from switched import GPU, NIC, hardware, published
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.steering import RESOURCE
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.options.device_affinity import ANNOTATION, Settings
+from topowise_scheduler.options.device_affinity.affinity_terms import ANNOTATION
+from topowise_scheduler.options.device_affinity.outcomes import Settings
 from topowise_scheduler.options.steering.choice import Choice
 from topowise_scheduler.options.steering.gate import SteeringOption
 from topowise_scheduler.verdicts.refusals import Refusal
