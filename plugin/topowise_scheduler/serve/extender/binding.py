@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import ExitStack
 from functools import partial
 from typing import TypeAlias
 from weakref import WeakValueDictionary
@@ -89,7 +89,7 @@ class Binder:
             return without_uids(f"pod cannot be read: {exc}")
         if record.needs is None:
             return f"pod cannot be placed: {record.problem}"
-        async with AsyncExitStack() as locked:
+        with ExitStack() as locked:
             for step, locks in zip(self._prebinds, self._step_locks, strict=True):
                 if wait_s := step.wait_s(record):
                     lock = locks.setdefault(args.Node, asyncio.Lock())
