@@ -84,7 +84,7 @@ class Allocations:
         return self._ledger.gates.capacity.states(record, node, self.leaving(node))
 
     def are_near(self, record: PodRecord, node: str, evicted: Collection[str] = ()) -> bool:
-        """Returns whether the devices that are free then would be as near each other as the pod requires."""
+        """Returns whether no option would refuse the node then: devices may lie too far apart, or be missing."""
         gone = {*self.leaving(node), *evicted}
         return not any(option.is_in_vain(record, node, gone) for option in self._ledger.gates.options_for(record))
 
