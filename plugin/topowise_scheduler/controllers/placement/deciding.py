@@ -184,11 +184,10 @@ class Decisions:
 
     def _is_plain(self, record: PodRecord) -> bool:
         """Returns whether the pod's class says everything about it, and no option has a say in the scores."""
-        demands = record.demands
         if record.status.nominated:
             # Its own nomination counts against all other pods.
             return False
-        has_options = demands.affinity_terms or demands.numa_affinity or demands.numa_node is not None or record.claims
+        has_options = record.demands.of_options or record.claims
         return not has_options and record.requests is not None and not record.requests.shared_devices
 
     def _best_by_question(self, record: PodRecord) -> str:
