@@ -17,8 +17,10 @@ from topowise.runtime.config import (
     Serving,
     ServingTls,
 )
-from topowise_scheduler.options import device_affinity
 from topowise_scheduler.options.claims.annotation import Alignment
+from topowise_scheduler.options.device_affinity.outcomes import Admits
+from topowise_scheduler.options.device_affinity.outcomes import Settings as AffinitySettings
+from topowise_scheduler.options.device_affinity.preferred_allocation import Rule
 from topowise_scheduler.verdicts import strategy_names
 
 _ANYWHERE: Final = frozenset(("", "0.0.0.0", "::"))
@@ -156,7 +158,7 @@ class DevicePlugin(Section, frozen=True):
 
     resource: str
     """The resource name in pods, `nvidia.com/gpu`."""
-    rule: device_affinity.Rule
+    rule: Rule
     """`lowest-ids` is sriov-network-device-plugin with `allocationPolicy: packed`, `nvidia` NVIDIA's k8s-device-plugin
     and `nvidia-packed` the same with `sharedDevicesAllocationPolicy: packed`, for GPUs without NVLink or with NVSwitch;
     `any`: the plug-in may take any device."""
@@ -165,16 +167,16 @@ class DevicePlugin(Section, frozen=True):
 class DeviceAffinity(Section, frozen=True):
     """Pods with device affinity (`topowise.io/device-affinity`); docs/how-to/device-affinity.md."""
 
-    required: device_affinity.Admits = "sure"
+    required: Admits = "sure"
     """The nodes that `require` admits: `sure` if all devices that the kubelet can take are near enough, `possible` if
     some are."""
     plugins: tuple[DevicePlugin, ...] = ()
     """By resource; plug-ins of other resources may take any device."""
 
     @property
-    def settings(self) -> device_affinity.Settings:
+    def settings(self) -> AffinitySettings:
         """These settings in the form that the ledger uses."""
-        return device_affinity.Settings({plugin.resource: plugin.rule for plugin in self.plugins}, self.required)
+        return AffinitySettings({plugin.resource: plugin.rule for plugin in self.plugins}, self.required)
 
 
 class Requeue(Section, frozen=True):

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 _BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 # Only text with such a character is checked character by character.
 _SUSPECT: Final = re.compile(r"[^ -~]")
+_UID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
 
 class Styled(NamedTuple):
@@ -87,3 +88,8 @@ def _json_escape(match: re.Match[str]) -> str:
         return character
     units = character.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def without_uids(text: str) -> str:
+    """Redacts UIDs: a UID authorises a bind."""
+    return _UID.sub("(uid)", text)

@@ -19,11 +19,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from sandbox.stock_scheduler import API_VERSION, StockScheduler
 
 from constrained_pods import NAMESPACES, apply, decode, node_json, pod_json
 from sandbox.apiserver.client import MERGE, NODES, Client, connect
-from sandbox.controlplane import ControlPlane
+from sandbox.controlplane import API_VERSION, ControlPlane, StockScheduler
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.inter_pod import InterPodIndex

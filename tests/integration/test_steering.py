@@ -25,7 +25,7 @@ from topowise.steering import Request, Status
 from topowise.wire import deviceplugin_pb2 as pb
 from topowise_exporter.steering.daemon import DEVICE_PLUGINS
 from topowise_scheduler.kubelet import Device
-from topowise_scheduler.serve.extender.steering import NodeSteering
+from topowise_scheduler.options.steering.leases import NodeSteering
 
 pytestmark = pytest.mark.own_time
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from scheduling import Service, exact, kubelet, pod
-from topowise_scheduler.ledger.gates.claimed_nodes import ClaimSettings
 from topowise_scheduler.options.claims import objects
+from topowise_scheduler.options.claims.claimed_nodes import ClaimSettings
 from topowise_scheduler.options.claims.features import features_of
 from topowise_scheduler.options.claims.ledger import Claims, Sized
 from topowise_scheduler.verdicts.kube_scheduler import Node

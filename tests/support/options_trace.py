@@ -20,9 +20,12 @@ from scheduling import NODE_STATUS, configuration, decoded, kubelet, machine, po
 from steering_pods import marked
 from topowise import steering
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.ledger import claim_watch
-from topowise_scheduler.serve.extender.claims import ClaimReader
-from topowise_scheduler.serve.extender.steering import NodeSteering
+from topowise_scheduler.options.claims import watch as claim_watch
+from topowise_scheduler.options.claims.gate import ClaimOption
+from topowise_scheduler.options.claims.prebind import ClaimPreBind
+from topowise_scheduler.options.steering.gate import SteeringOption
+from topowise_scheduler.options.steering.leases import NodeSteering
+from topowise_scheduler.options.steering.prebind import SteeringPreBind
 
 RECORDED: Final = Path(__file__).parents[1] / "unit/scheduler/recorded/trace-options.jsonl.xz"
 SLICES, CLAIMS = "resourceslices", "resourceclaims"
@@ -102,7 +105,14 @@ class OptionsPlayer(Player):
         return service
 
     def _binding(self, service: Any) -> dict[str, Any]:
-        return {"steering": self.cluster.steering, "claims": ClaimReader(self.cluster, service.claims)}
+        claims, steering = service.ledger.gates.option(ClaimOption), service.ledger.gates.option(SteeringOption)
+        forget = service.ledger.reservations.forget
+        return {
+            "prebinds": [
+                ClaimPreBind(self.cluster, claims),
+                SteeringPreBind(self.cluster.steering, steering, forget),
+            ]
+        }
 
     async def play(self, line: Line) -> Line:
         """See Player."""

@@ -56,12 +56,12 @@ from topowise_scheduler.controllers import kueue_objects as kueue
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
 from topowise_scheduler.ledger.budgets import decode_budget
 from topowise_scheduler.ledger.pods.records import Records
-from topowise_scheduler.options import device_affinity
 from topowise_scheduler.options.claims import semver
 from topowise_scheduler.options.claims.cel import expressions, values
 from topowise_scheduler.options.claims.objects import Device as ClaimedDevice
 from topowise_scheduler.options.claims.objects import DeviceAttribute, Version, decode_claim, decode_class, decode_slice
 from topowise_scheduler.options.claims.work import EvaluationError, NotModelledError
+from topowise_scheduler.options.device_affinity import affinity_terms
 from topowise_scheduler.report import timestamps
 from topowise_scheduler.verdicts import policy_annotations
 
@@ -131,9 +131,9 @@ def _demand(text: str) -> object:
 
 
 def _wishes(text: str) -> object:
-    affinity_terms = device_affinity.read(text)
-    assert device_affinity.read(";".join(map(str, affinity_terms))) == affinity_terms
-    return affinity_terms
+    wishes = affinity_terms.read(text)
+    assert affinity_terms.read(";".join(map(str, wishes))) == wishes
+    return wishes
 
 
 def _expression(text: str) -> object:

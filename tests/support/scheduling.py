@@ -28,6 +28,7 @@ from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.exporter_pods import recognises
 from topowise_scheduler.ledger.pods.records import PodRecord, Records
+from topowise_scheduler.options.registry import READERS, Enabled
 from topowise_scheduler.overlay.fit_together import FitTogetherService
 from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacement, GroupPlacer
 from topowise_scheduler.overlay.trial import Trial
@@ -255,10 +256,13 @@ class Service:
         self.engine = Engine()
         self.nodes = Nodes()
         index = InterPodIndex(self.nodes) if places else None
-        options = {"markers": lambda name: 512, "steers": True, "inter_pod": index, **options}
-        self.ledger = Ledger(self.engine, self.clock, **options)
+        enabled = {name: options.pop(name) for name in Enabled._fields if name in options}
+        self.enabled = Enabled(**{"markers": lambda name: 512, "steers": True, **enabled})
+        self.ledger = Ledger(
+            self.engine, self.clock, **{"options": self.enabled.options, "inter_pod": index, **options}
+        )
         is_exporter = recognises("topowise-system", EXPORTER_LABELS)
-        self.records = Records(places=places, seen=seen, is_exporter=is_exporter, index=index)
+        self.records = Records(places=places, seen=seen, is_exporter=is_exporter, index=index, readers=READERS)
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()))
         self.trial = Trial(self.ledger, self.answers, self.nodes)
         self.view = ClusterView(self.trial)

@@ -121,7 +121,7 @@ class AlignmentPreemption:
     def _is_for_devices(self, record: PodRecord, name: str, objection: Objection) -> bool:
         """Returns whether kube-scheduler would evict no pod from a node that it refuses, because devices are
         missing."""
-        return objection.verdict == "not now" and self._ledger.gates.claimed.shortage(record, name) is not None
+        return objection.verdict == "not now" and self._ledger.gates.shortage(record, name) is not None
 
     def _preemptable(self, names: Sequence[str], verdicts: Verdicts) -> Iterator[tuple[str, bool]]:
         """Yields the nodes that take the pod as it is or after evictions, and whether they take it as it is."""
@@ -134,10 +134,10 @@ class AlignmentPreemption:
         state = next(states, None)
         if state is None:
             return None
-        record, claimed = question.record, self._ledger.gates.claimed
+        record = question.record
         pods = {pod.uid: pod for pod in self._ledger.pods_on(name) if pod.uid not in spared}
         lower = [pod.uid for pod in pods.values() if pod.priority < record.priority]
-        if claimed.shortage(record, name, lower) is not None:
+        if self._ledger.gates.shortage(record, name, lower) is not None:
             return None
         accepts = self._answers.accepts(question, name)
         choice = preemption.choose_for_all(
@@ -145,7 +145,7 @@ class AlignmentPreemption:
         )
         if choice is None or choice.violations or len(choice.victims) > max_victims:
             return None
-        if claimed.applies(record) and claimed.of(record, name, choice.victims).devices.problem:
+        if not self._answers.is_certain(record, name, choice.victims):
             return None
         if self._answers.is_in_vain(question, name, choice.victims):
             return None
@@ -158,8 +158,7 @@ class AlignmentPreemption:
         """Returns whether a waiting pod may preempt, and has no requirement that this service does not check."""
         if pod.spec.preemptionPolicy == "Never" or pod.spec.nodeName or pod.metadata.deletionTimestamp:
             return False
-        examined = {kube_scheduler.RESOURCE_CLAIMS} if self._ledger.gates.claimed.settings is not None else set()
-        if set(kube_scheduler.unexamined(pod.spec)) - examined:
+        if self._ledger.gates.unexamined(kube_scheduler.unexamined(pod.spec)):
             return False
         conditions = (pod.status.conditions if pod.status is not None else None) or ()
         return any(

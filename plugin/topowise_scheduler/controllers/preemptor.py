@@ -116,12 +116,13 @@ class Preemptor:
         """Returns by UID the pods that were refused here, and the pods with claims that kube-scheduler itself refused:
         it refuses nodes without free devices."""
         ledger = self._ledger
-        if ledger.gates.claimed.settings is None:
+        if not any(option.examined() for option in ledger.gates.options):
             return ledger.waiting
         return {
             uid: record
             for uid, record in ledger.unscheduled.items()
-            if record.needs is not None and (record.claims or uid in ledger.waiting)
+            if uid in ledger.waiting
+            or (record.needs is not None and record.claims and ledger.gates.depends_on_evictions(record))
         }
 
     def _is_in_progress(self, going: _Eviction, now: float) -> bool:

@@ -27,7 +27,8 @@ from topowise.runtime.backoff import Backoff
 from topowise.runtime.event_loop import SLICE_S
 from topowise.runtime.log import V2, OncePerChange, kv
 from topowise_scheduler.ledger.ledger import Ledger
-from topowise_scheduler.ledger.pods.records import Demands, PodRecord
+from topowise_scheduler.ledger.pods.demands import Demands
+from topowise_scheduler.ledger.pods.records import PodRecord
 
 log = logging.getLogger(__name__)
 

@@ -291,9 +291,7 @@ class ScaleUp:
         """Returns whether the annotations of a pod allow nodes of a group."""
         if node_groups.policy_refusal(profile, record):
             return False
-        if not record.demands.affinity_terms:
-            return True
-        return not self._answers.affinity_refusal(record, profile.source, profile.empty.states)
+        return not self._ledger.gates.refusal_of_new(record, profile.source, profile.empty.states)
 
     async def _create(self, planned: PlannedNode, known: Sequence[Placeholder], members: Sequence[Node]) -> Placeholder:
         """Creates the placeholder for a node, visible for autoscalers only after its nodes are excluded."""

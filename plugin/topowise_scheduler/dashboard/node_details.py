@@ -22,6 +22,7 @@ from topowise_scheduler.ledger.node.history import Entry
 from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.pods.pod_states import BookingState
 from topowise_scheduler.options.claims.devices import named
+from topowise_scheduler.options.claims.gate import ClaimOption
 from topowise_scheduler.report import Report
 
 Certainty = Literal["confirmed", "predicted", "uncertain", "does not fit", "reserved", "nominated"]
@@ -94,7 +95,8 @@ class NodeReader:
 
     def _claimed(self, name: str) -> dict[str, str]:
         """Returns by UID where the claimed devices of pods are, in words."""
-        pods = self._ledger.gates.claims.bound(name)
+        claims = self._ledger.gates.option(ClaimOption)
+        pods = () if claims is None else claims.bound(name)
         return {pod.record.uid: f"; claimed devices on {named(pod.near)}" for pod in pods if pod.near}
 
     async def _svg(self, name: str, node_state: NodeState, kubelet: Kubelet, report: Report) -> str:
@@ -107,7 +109,8 @@ class NodeReader:
         names = {entry.uid: "/".join(entry.name) for entry in node_state.history.entries()}
         drawn = picture.read(kubelet, names, node=name, precision=report.precision)
         drawn = msgspec.structs.replace(drawn, policy=report.policy)
-        drawn = picture.with_devices(drawn, self._ledger.gates.claimed.devices_by_numa_node(name))
+        if (claims := self._ledger.gates.option(ClaimOption)) is not None:
+            drawn = picture.with_devices(drawn, claims.nodes.devices_by_numa_node(name))
         svg = await asyncio.to_thread(_svg_without_style, drawn)
         self._drawn.put(name, (changed_at, svg))
         return svg

@@ -19,6 +19,12 @@ from topowise_scheduler.explain.node_verdicts import NodeVerdict, node_verdicts
 from topowise_scheduler.explain.refusal_texts import text
 from topowise_scheduler.kubelet import Kubelet, free_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.options.claims.gate import ClaimOption
+from topowise_scheduler.options.device_affinity.gate import DeviceAffinityOption
+from topowise_scheduler.options.device_affinity.outcomes import NO_TERMS
+from topowise_scheduler.options.steering.annotation import NO_DEMAND
+from topowise_scheduler.options.steering.choice import Choice
+from topowise_scheduler.options.steering.gate import SteeringOption
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import Pod
@@ -131,10 +137,12 @@ class ClusterView:
         report = None if node_state is None else node_state.report
         if state is None:
             return explanation.not_reported(name, text(node.gate)).beside(over_budget)
-        choice = self.ledger.gates.numa_node.choice(record, name)
-        claims = self.ledger.gates.claims
-        judged = claims.judge(record, name) if claims.applies(record) else None
-        full = record.demands.numa_node if choice.refusal is Refusal.NUMA_NODE_FULL else None
+        gates = self.ledger.gates
+        steering, claims = gates.option(SteeringOption), gates.option(ClaimOption)
+        near = gates.option(DeviceAffinityOption) if record.demand(NO_TERMS).terms else None
+        choice = Choice() if steering is None else steering.choice(record, name)
+        judged = claims.judge(record, name) if claims is not None and claims.nodes.applies(record) else None
+        full = record.demand(NO_DEMAND).numa_node if choice.refusal is Refusal.NUMA_NODE_FULL else None
         record = msgspec.structs.replace(record, steered=full if choice.numa is None else choice.numa)
         return (
             explanation.explain(
@@ -151,7 +159,7 @@ class ClusterView:
                 by_chance=node.otherwise == "fits" and self._answers.may_be_refused(record, name),
             )
             .steered_by(choice)
-            .with_affinity(self._answers.affinity(msgspec.structs.replace(question, record=record), name))
+            .with_affinity(None if near is None else near.of(record, name))
             .with_claims(judged)
             .beside(over_budget)
         )

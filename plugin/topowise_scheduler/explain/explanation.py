@@ -25,14 +25,14 @@ from topowise_scheduler.kubelet.masks import members, union
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.options.claims.devices import named
-from topowise_scheduler.options.device_affinity import AffinityVerdict, Outcome
+from topowise_scheduler.options.device_affinity.outcomes import AffinityVerdict, Outcome
 from topowise_scheduler.report import Report
 from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.kube_scheduler import to_text
 
 if TYPE_CHECKING:
     # At run time the imports would load numpy.
-    from topowise_scheduler.ledger.gates.claims import Judgement
+    from topowise_scheduler.options.claims.gate import Judgement
     from topowise_scheduler.options.steering.choice import Choice
 
 Verdict = Literal["fits", "not now", "never", "excluded", "not reported"]

@@ -9,7 +9,7 @@ from topowise_scheduler.explain.next_step import Cause, NextStep, Way
 from topowise_scheduler.explain.refusal_texts import bare
 from topowise_scheduler.explain.text import first_of, most_frequent_first, plural, rounded_up, with_unit
 from topowise_scheduler.explain.waiting import WaitingPod
-from topowise_scheduler.options.device_affinity import ANNOTATION
+from topowise_scheduler.options.device_affinity.affinity_terms import ANNOTATION
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.refusals import Reason
 

@@ -14,7 +14,8 @@ from topowise.errors import ParseError, SourceError
 from topowise_scheduler.kubectl import names, objects, templates, validation
 from topowise_scheduler.kubectl.objects import Json
 from topowise_scheduler.kubectl.source import Kubectl, documents
-from topowise_scheduler.ledger.pods.records import demands_of
+from topowise_scheduler.ledger.pods.demands import demands_of
+from topowise_scheduler.options.registry import READERS
 from topowise_scheduler.verdicts.kube_scheduler import Pod, unbound, unexamined
 
 # pkg/apis/scheduling/types.go
@@ -188,7 +189,7 @@ def _make(template: templates.Template, owner: Json, role: str, namespace: str, 
     pod = unbound(objects.pod_of({"kind": "Pod", "metadata": metadata, "spec": spec}, where))
     try:
         problems = list(validation.problems(pod, f"{template.path}.spec".removeprefix(".")))
-        demands_of(pod.metadata, pods.needs(pod))
+        demands_of(pod.metadata, pods.needs(pod), READERS)
     except ParseError as exc:
         raise SourceError(where, f"{origin} cannot be read: {exc}") from exc
     if problems:

@@ -5,7 +5,7 @@ A view over the ledger and the engine without I/O: the gates (cluster/gates) giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -17,17 +17,16 @@ from topowise.errors import ParseError
 from topowise.runtime.event_loop import UnpreparedError
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.gates.capacity import known_rows
-from topowise_scheduler.ledger.gates.claims import BEST_GRADE
 from topowise_scheduler.ledger.gates.gate import FITS, Question
 from topowise_scheduler.ledger.gates.gates import Verdicts
+from topowise_scheduler.ledger.gates.option import ChangedNode
 from topowise_scheduler.ledger.ledger import Ledger
-from topowise_scheduler.ledger.pods.records import PodRecord, Records, demands_of
-from topowise_scheduler.options.device_affinity import AffinityVerdict
+from topowise_scheduler.ledger.pods.records import PodRecord, Records
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts import strategies
 from topowise_scheduler.verdicts.engine import Engine, Ratings
 from topowise_scheduler.verdicts.refusals import Refusal
-from topowise_scheduler.verdicts.strategies import Rated, Strategy, ranks
+from topowise_scheduler.verdicts.strategies import Rated, Strategy
 
 __all__ = ["Answers", "Looks", "Question", "Verdicts", "part"]
 
@@ -37,20 +36,17 @@ _LONGEST_NAME: Final = 253
 _NONE: Final = object()
 # Twice a raw score is below 2 to the power of this, and a rank below 2 to half of the remaining bits.
 _RANK: Final = 24
-# The best nodes that are checked for a refusal by the kubelet's own choice of devices.
-_MOST_DRAWS: Final = 8
 _LAST: Final = 1 << 60
 
+_AS_IN_CLUSTER: Final[Mapping[str, ChangedNode]] = {}
 _NO_REQUESTS: Final = PodRequests(pods.Needs((), {}, "BestEffort"))
 
 
 class Looks(NamedTuple):
-    """What the order of nodes needs to know beside their ratings, of nodes by their index in the question: the grade of
-    the affinity terms (AffinityVerdict), whether a node may refuse the pod by its choice of devices, and which nodes
-    have an L3 cache for the pod (Engine.confirm_caches)."""
+    """What the order of nodes needs to know beside their ratings: the nodes, by name, that are not as in the cluster,
+    and which nodes, by index in the question, have an L3 cache for the pod (Engine.confirm_caches)."""
 
-    affinity: Callable[[int], int]
-    may_be_refused: Callable[[int], bool]
+    changed: Mapping[str, ChangedNode]
     confirm_caches: Callable[[NDArray[np.intp]], NDArray[np.bool_]]
 
 
@@ -75,7 +71,8 @@ class Answers:
         record = self.record(pod)
         # A record ignores annotations that cannot be read; the caller of a question gets the error.
         requests = record.requests or _NO_REQUESTS
-        demands_of(pod.metadata, requests.needs)
+        if record.problem is not None:
+            self._records.demands(pod.metadata, requests.needs)
         if not is_simulation:
             # kube-scheduler decides pods in turn: a second question means that the last answer was not used.
             self._ledger.reservations.release(record.uid)
@@ -180,7 +177,6 @@ class Answers:
             self._ledger.reservations.put(
                 question.record, question.requests.needs, question.names[at], judged_at=judged_at
             )
-            self._gates.claimed.assume(question.record, question.names[at])
 
     def nowhere(self, question: Question) -> None:
         """Notes that the pod fits on no node."""
@@ -206,41 +202,23 @@ class Answers:
         """Yields copies of a node's states for this pod (`CapacityGate.states`)."""
         return self._gates.capacity.states(question.record, name)
 
-    def knows_devices(self, record: PodRecord, name: str) -> bool:
-        """Returns whether the devices of the pod's claims are allocated or predicted on a node, or it has none."""
-        claims = self._gates.claims
-        return not claims.applies(record) or claims.judge(record, name).outcome != "unknown"
-
-    def affinity(self, question: Question, name: str) -> AffinityVerdict | None:
-        """Returns how the node's devices meet the affinity terms of the pod, None for a pod without terms."""
-        return self._gates.affinity.of(question.record, name) if question.record.demands.affinity_terms else None
-
-    def affinity_refusal(
-        self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
-    ) -> Refusal | None:
-        """Returns why the devices of a node in these states do not meet the pod's affinity terms, None if they do."""
-        return self._gates.affinity.refusal_in(record, name, states, guessed)
+    def is_certain(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> bool:
+        """Returns whether it is known what the options have for the pod on a node once the pods `leaving` have left."""
+        return all(option.is_certain(record, name, leaving) for option in self._gates.options_for(record))
 
     def may_be_refused(self, record: PodRecord, name: str) -> bool:
         """Returns whether a node on which the pod fits may still refuse it, by its kubelet's own choice of devices."""
-        return self._gates.affinity.may_be_refused(record, name)
+        return any(option.may_be_refused(record, name) for option in self._gates.options_for(record))
 
     def is_in_vain(self, question: Question, name: str, gone: Collection[str]) -> bool:
-        """Returns whether the devices would still be farther apart than the pod requires without the pods `gone`, or
-        the devices of its claims would be missing, or not near."""
+        """Returns whether an option would still refuse the node without the pods `gone`."""
         record = question.record
-        if self._gates.affinity.refusal(record, name, gone):
-            return True
-        if not self._gates.claims.applies(record):
-            return False
-        if self._gates.claimed.shortage(record, name, gone) is not None:
-            return True
-        return any(gate.refusal(record, name, gone) for gate in (self._gates.numa_node, self._gates.claims))
+        return any(option.is_in_vain(record, name, gone) for option in self._gates.options_for(record))
 
     def accepts(self, question: Question, name: str) -> Callable[[Collection[str]], bool] | None:
-        """Returns whether the pod would have its claimed devices, as near as it requires, once pods (UIDs) have left;
-        None for a pod without claims."""
-        if not self._gates.claims.applies(question.record):
+        """Returns whether the options would accept the node once pods (UIDs) have left; None if that does not depend on
+        evictions."""
+        if not self._gates.depends_on_evictions(question.record):
             return None
         return lambda gone: not self.is_in_vain(question, name, gone)
 
@@ -250,51 +228,32 @@ class Answers:
         ratings = self.engine.rated(question.requests, question.rows[known], rater)
         if not isinstance(known, slice):
             ratings = ratings._replace(at=known[ratings.at])
-        return self.graded(question, ratings, self._looks(question))
+        return self._graded(question, ratings, _AS_IN_CLUSTER)
 
     def rating_of(self, question: Question, engine: Engine, name: str, at: int, looks: Looks) -> Ratings:
         """Returns the rating of a node that has this name in another engine: empty if the pod does not fit there."""
         found = engine.rated(question.requests, engine.rows([name]), strategies.Rater(self._strategy))
-        return self.graded(question, found._replace(at=np.full(found.at.size, at)), looks)
-
-    def graded(self, question: Question, ratings: Ratings, looks: Looks) -> Ratings:
-        """Returns ratings whose ranks consider what the options know of each node."""
-        record, names, graded = question.record, question.names, ratings.ranks
-        if record.demands.affinity_terms:
-            grades = [looks.affinity(at) for at in ratings.at.tolist()]
-            graded = ranks.refined(graded, np.array(grades, np.int64), 2 * len(record.demands.affinity_terms))
-        if self._gates.claims.applies(record):
-            grades = self._gates.claims.grades(record, [names[at] for at in ratings.at.tolist()])
-            graded = ranks.preceded(graded, np.array(grades, np.int64), BEST_GRADE)
-        elif self._gates.claimed.leaves_devices(record) and question.requests.can_be_aligned:
-            has_none = [not self._gates.claimed.has_free_devices(names[at]) for at in ratings.at.tolist()]
-            graded = ranks.refined(graded, np.array(has_none, np.int64), 1)
-        return ratings._replace(ranks=graded)
+        return self._graded(question, found._replace(at=np.full(found.at.size, at)), looks.changed)
 
     def in_order(self, question: Question, ratings: Ratings, looks: Looks, strategy: Strategy | None = None) -> Rated:
         """Returns the rated nodes in the order that depends on all of them."""
         rated = strategies.Rater(strategy or self._strategy).finished(ratings)
-        if question.requests.shared_devices:
-            best = rated.best(_MOST_DRAWS).tolist()
-            sure = [at for at in best if not looks.may_be_refused(at)]
-            # All other nodes keep their order behind the sure nodes.
-            if 0 < len(sure) < len(best):
-                rated = rated._replace(ranks=ranks.first(rated.ranks, np.isin(rated.at, sure)))
+        for option in self._gates.options_for(question.record):
+            rated = option.in_order(question, rated, looks.changed)
         undecided = rated.undecided_by_cache()
         if undecided.size and rated.in_one_cache is not None:
             rated.in_one_cache[undecided] = looks.confirm_caches(rated.at[undecided])
         return rated
 
-    def _rate(self, question: Question, strategy: Strategy) -> Rated:
-        return self.in_order(question, self.ratings(question, strategy), self._looks(question), strategy)
+    def _graded(self, question: Question, ratings: Ratings, changed: Mapping[str, ChangedNode]) -> Ratings:
+        """Returns ratings whose ranks consider what the options know of each node."""
+        for option in self._gates.options_for(question.record):
+            ratings = option.graded(question, ratings, changed)
+        return ratings
 
-    def _looks(self, question: Question) -> Looks:
-        record, names = question.record, question.names
-        return Looks(
-            lambda at: self._gates.affinity.of(record, names[at]).grade,
-            lambda at: self.may_be_refused(record, names[at]),
-            lambda at: self.engine.confirm_caches(question.requests, question.rows[at]),
-        )
+    def _rate(self, question: Question, strategy: Strategy) -> Rated:
+        looks = Looks(_AS_IN_CLUSTER, lambda at: self.engine.confirm_caches(question.requests, question.rows[at]))
+        return self.in_order(question, self.ratings(question, strategy), looks, strategy)
 
     def _unknown_among(self, names: Sequence[str], rows: NDArray[np.int32]) -> Sequence[str]:
         """Returns the names that the cluster does not have, each name once in the life of the process."""

@@ -43,7 +43,8 @@ class Bookings:
         self, record: PodRecord, state: PodState, *, needs: pods.Needs | None = None, is_news: bool = True
     ) -> None:
         """Moves a pod whose amounts must be readable. Of a pod that was there before the service nothing `is_news`."""
-        self._note_nominated(record.uid, state)
+        if state.nominated or record.uid in self.pods.nominated:
+            self._note_nominated(record.uid, state)
         # A move first leaves the previous node: a pod that counts on two nodes would refuse later pods on both.
         for name, _, after in self.pods.move(record.uid, state):
             if after is None:
@@ -57,7 +58,8 @@ class Bookings:
 
     def leave(self, uid: str, state: PodState, *, is_end: bool = False) -> None:
         """Moves a pod off its node; `is_end`: the pod has ended."""
-        self._note_nominated(uid, state)
+        if state.nominated or uid in self.pods.nominated:
+            self._note_nominated(uid, state)
         for name, _, after in self.pods.move(uid, state):
             if after is None:
                 self._drop(uid, name, is_end=is_end)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -20,9 +21,8 @@ import msgspec
 from topowise.bounded import Bounded
 from topowise.runtime.log import kv
 from topowise_scheduler.ledger.bookings import Bookings
-from topowise_scheduler.ledger.gates.claimed_nodes import ClaimSettings
 from topowise_scheduler.ledger.gates.gates import Gates
-from topowise_scheduler.ledger.gates.numa_node import Markers, no_markers
+from topowise_scheduler.ledger.gates.option import Cluster, Options, no_options
 from topowise_scheduler.ledger.late_reports import LateReports
 from topowise_scheduler.ledger.node_reports import NodeReports
 from topowise_scheduler.ledger.outdated_reports import OutdatedReports
@@ -31,7 +31,6 @@ from topowise_scheduler.ledger.pods.exporter_pods import ExporterPods, ExporterS
 from topowise_scheduler.ledger.pods.pod_states import NOWHERE, PodState, State, bound
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.reservations import Reservations
-from topowise_scheduler.options.device_affinity import Settings
 from topowise_scheduler.verdicts.engine import Engine
 from topowise_scheduler.verdicts.inter_pod import InterPodIndex
 
@@ -41,7 +40,6 @@ log = logging.getLogger(__name__)
 _UNLISTED_S: Final = 120.0
 _MAX_NOT_SENT_BYTES: Final = 16 << 20
 _NO_PODS: Final[Mapping[str, PodRecord]] = {}
-_DEFAULT_SETTINGS: Final = Settings()
 _DEFAULT_EXPORTERS: Final = ExporterSettings()
 
 
@@ -49,9 +47,7 @@ class Ledger:
     """All nodes and pods. Not thread-safe: it lives in the event loop, and every call returns at once.
 
     `clock` gives seconds, monotonic. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for as long as
-    it takes. `affinity` is what is known of device plug-ins, and what pods that require near devices have to be content
-    with. `exporters`: how long the service waits for exporters. `markers` and `steers`: see NumaNodeGate.
-    `claims`: devices and claims, None if they are not watched; `ignores_claims`: see ClaimedNodes.
+    it takes. `exporters`: how long the service waits for exporters. `options`: makes the enabled options.
     """
 
     def __init__(
@@ -60,12 +56,8 @@ class Ledger:
         clock: Callable[[], float],
         *,
         max_admission_s: float = 0.0,
-        affinity: Settings = _DEFAULT_SETTINGS,
         exporters: ExporterSettings = _DEFAULT_EXPORTERS,
-        markers: Markers = no_markers,
-        steers: bool = False,
-        claims: ClaimSettings | None = None,
-        ignores_claims: bool = False,
+        options: Options = no_options,
         inter_pod: InterPodIndex | None = None,
     ) -> None:
         self.engine = engine
@@ -92,19 +84,12 @@ class Ledger:
             engine,
             self.node_states,
             self._bookings.ignored,
-            affinity=affinity,
+            options=options(Cluster(self.node_states, self._bookings.ignored, self.pods)),
             max_admission_s=max_admission_s,
             exporters=self.exporters,
             exporter_settings=exporters,
-            markers=markers,
-            steers=steers,
-            pods=self._bookings.pods,
-            claims=claims,
-            ignores_claims=ignores_claims,
         )
         """What may keep a pod from a node."""
-        if claims is not None:
-            claims.claims.changed = self._note_claims
         self._outdated_reports = OutdatedReports(self.node_states, self.gates, self.exporters, exporters)
         self.reports = NodeReports(self._bookings, self.gates, self.events, clock)
         """What the API server says of nodes."""
@@ -116,7 +101,7 @@ class Ledger:
         """By uid, pods that a kubelet has refused and that are still there."""
         self.waiting: dict[str, PodRecord] = {}
         """By UID, pending pods that were refused here; to be read."""
-        # By namespace, pods of `waiting` with terms about other pods of the namespace on a NUMA node.
+        # By namespace, pods of `waiting` with a demand that concerns other pods of the namespace.
         self._waiting_beside: defaultdict[str, dict[str, PodRecord]] = defaultdict(dict)
         # Pods that kube-scheduler itself refused.
         self._not_sent: Bounded[str, PodRecord] = Bounded(_MAX_NOT_SENT_BYTES, lambda _, record: record.size)
@@ -161,14 +146,18 @@ class Ledger:
         else:
             self._put_assigned(record, is_news=is_news)
 
-    def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
-        """A pod ended or was deleted."""
+    def drop_pod(self, uid: str) -> None:
+        """A pod was deleted."""
+        if self.inter_pod is not None:
+            self.inter_pod.drop(uid)
+        self._forget(uid)
+
+    def _forget(self, uid: str, *, keep_refusal: bool = False) -> None:
+        """A pod ended, was deleted, or is on another node than it was expected."""
         self.exporters.drop(uid)
         self.attracting.put(uid, ())
         self.stop_waiting(uid)
         self.placements.drop(uid)
-        if self.inter_pod is not None:
-            self.inter_pod.drop(uid)
         self.reservations.queried.pop(uid)
         self.reservations.unverified_pods.note_gone(uid)
         # A refused pod stays in `refused` until it is deleted, so that its refusal counts once.
@@ -268,13 +257,8 @@ class Ledger:
         # The write of the placement has failed silently, so the pod waits again.
         for uid in self.placements.unseen():
             self.retract(uid)
-        for name in self.gates.quarantine.expire(now):
-            self.node_states.note_change(name)
-            self.node_states.note_improved(name)
-        for name in self.gates.claims.expire(now):
-            self.node_states.note_change(name)
-            self.node_states.note_improved(name)
-        for name in self.gates.new_nodes.expire(now):
+        of_options = [option.expire(now) for option in self.gates.options]
+        for name in chain(self.gates.quarantine.expire(now), self.gates.new_nodes.expire(now), *of_options):
             self.node_states.note_change(name)
             self.node_states.note_improved(name)
         yield from self.late_reports.taking()
@@ -282,14 +266,6 @@ class Ledger:
         yield from self._outdated_reports.ticking(now, self.reports.nodes, self.reports.not_ready)
 
     # Inside
-
-    def _note_claims(self, name: str, is_better: bool) -> None:
-        """The devices of a node, or the claims that have them, have changed."""
-        node_state = self.node_states.of(name)
-        if node_state is not None and node_state.report is not None:
-            self.node_states.note_change(name)
-            if is_better:
-                self.node_states.note_improved(name)
 
     def _put_pending(self, record: PodRecord) -> None:
         if self.pods.of(record.uid).is_assigned:
@@ -310,8 +286,9 @@ class Ledger:
             self.began_to_wait += record.uid not in self.waiting
             self.waiting[record.uid] = record
             self._not_sent.pop(record.uid)
-            if record.demands.numa_affinity or self._waiting_beside:
-                self._set_waiting_beside(record, waits=bool(record.demands.numa_affinity))
+            concerns_pods = any(demand.concerns_pods for demand in record.demands.of_options)
+            if concerns_pods or self._waiting_beside:
+                self._set_waiting_beside(record, waits=concerns_pods)
         else:
             self.stop_waiting(record.uid)
             if record.status.tried and (record.needs is not None or record.is_too_large):
@@ -326,7 +303,7 @@ class Ledger:
                 self._put_refusal(record, is_predicted=self._is_predicted(record))
         node_state = self.node_states.of(record.node)
         was_booked = node_state is not None and node_state.history.entry(record.uid) is not None
-        self.drop_pod(record.uid, keep_refusal=True)
+        self._forget(record.uid, keep_refusal=True)
         if not record.node:
             return
         self._finished[record.uid] = record.node
@@ -343,7 +320,7 @@ class Ledger:
             self._predicted.add(record.uid)
         # spec.nodeName never changes once it is set: another node means that the assumed Binding was too late.
         if pod.is_assigned and pod.node != record.node:
-            self.drop_pod(record.uid)
+            self._forget(record.uid)
         elif pod.is_assigned:
             self._bookings.move(
                 record, msgspec.structs.replace(pod, state=State.BOUND) if pod.nominated else bound(pod.node)
@@ -384,11 +361,10 @@ class Ledger:
             del self._waiting_beside[record.namespace]
 
     def _note_beside(self, record: PodRecord) -> None:
-        """A node may take a pod that waits for this bound pod (`topowise.io/numa-affinity`)."""
+        """A node may take a pod that waits for this bound pod."""
         for waiting in self._waiting_beside.get(record.namespace, _NO_PODS).values():
-            if any(
-                term.selects(record.namespace, record.name, record.labels) for term in waiting.demands.numa_affinity
-            ):
+            demands = waiting.demands.of_options
+            if any(demand.selects(record.namespace, record.name, record.labels) for demand in demands):
                 self.node_states.note_improved(record.node)
                 return
 

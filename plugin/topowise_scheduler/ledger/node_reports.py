@@ -175,7 +175,7 @@ class NodeReports:
                 log.info(
                     "Pod lies on other NUMA nodes than predicted", extra=kv(node=report.name, pod=f"{namespace}/{name}")
                 )
-        for is_met, (namespace, pod), why in comparison.affinity_terms:
+        for is_met, (namespace, pod), why in comparison.demands:
             self._events[_WISHES[is_met]] += 1
             if is_met is False:
                 log.info(

@@ -113,9 +113,11 @@ class Reservations:
 
         `judged_at`: what `NodeStates.changes` counted when the pod was found to fit there.
         """
-        # A pod has a single reservation: the previous answer was not used.
-        self.release(record.uid)
         node_states, pod = self._bookings.node_states, self._pods.of(record.uid)
+        if pod.state is State.RESERVED and record.uid not in self._bookings.placements:
+            # A pod has a single reservation: the previous answer was not used. A placed pod keeps its place.
+            pod = pod.left()
+            self._bookings.leave(record.uid, pod)
         node_state = node_states.of(name)
         if not record.uid or pod.is_assigned or node_state is None or node_state.kubelet is None:
             return
@@ -125,10 +127,18 @@ class Reservations:
         is_as_judged = judged_at >= node_states.changed_at(name)
         until = self._clock() + (KEPT_S if record.group else DEFAULT_S)
         reserved = msgspec.structs.replace(pod, node=name, state=State.RESERVED, until=until)
-        steered = self._gates.numa_node.expected_on(record, name)
-        self._bookings.move(msgspec.structs.replace(record, steered=steered), reserved, needs=needs)
+        self._reserve(record, needs, reserved)
         if is_as_judged:
             node_state.note_judged(record.uid)
+
+    def _reserve(self, record: PodRecord, needs: pods.Needs | None, reserved: PodState) -> None:
+        """Books the pod as its kubelet is expected to get it, and tells the options."""
+        options, expected = self._gates.options_for(record), record
+        for option in options:
+            expected = option.expected(expected, reserved.node)
+        self._bookings.move(expected, reserved, needs=needs)
+        for option in options:
+            option.reserve(record, reserved.node)
 
     def put_unasked(
         self, record: PodRecord, needs: pods.Needs, name: str, seconds: float, *, in_any_order: bool = False
@@ -167,7 +177,7 @@ class Reservations:
         refusal = self._gates.at_bind(record, name, leaving)
         if not refusal and not self._gates.fits_in_any_order(record, name, leaving):
             refusal = Refusal.OTHER_ORDER
-        if not refusal and self._gates.numa_node.must_be_steered(record, name):
+        if not refusal and self._gates.needs_prebind(record, name):
             refusal = Refusal.NOT_STEERED_BY_BINDER
         node_state = self._bookings.node_states.of(name)
         if refusal or node_state is None or node_state.kubelet is None or not record.uid:
@@ -187,9 +197,8 @@ class Reservations:
             return
         if pod.state is State.RESERVED and pod.node == name:
             return
-        placed = msgspec.structs.replace(record, steered=self._gates.numa_node.expected_on(record, name))
         until = self._clock() + PLACED_S
-        self._bookings.move(placed, PodState(name, State.RESERVED, record.status.nominated, until))
+        self._reserve(record, record.needs, PodState(name, State.RESERVED, record.status.nominated, until))
 
     def unplace(self, uid: str) -> None:
         """A pod has lost its placement."""

@@ -184,6 +184,9 @@ class _Pods:
         self._ledger.note_listed(
             [uid for uid, node in self._ledger.pods.assumed() if uid in uids.get(node, ()) or uid in uids.get("", ())]
         )
+        if self._ledger.inter_pod is not None:
+            # A list that broke off has shown pods that no event deletes.
+            self._ledger.inter_pod.retain({uid for listed in uids.values() for uid in listed})
         yield from self._listed()
 
     def _replace(self, node: str, items: list[PodRecord]) -> Iterator[None]:

@@ -70,9 +70,9 @@ class Candidates:
         refused = np.flatnonzero(~fits).tolist()
         self._first_refusals: dict[int, Reason] = {at: verdicts.refusal(at) or Refusal.NO_REPORT for at in refused}
         self._refusals: dict[int, Reason] = {}
-        self._looks = Looks(self._affinity, self._may_be_refused, self._confirm_caches)
         # The changed nodes as they were looked at last, and the engine that rates them.
         self._copies: dict[str, NodeCopy] = {}
+        self._looks = Looks(self._copies, self._confirm_caches)
         self._engine = Engine()
 
     @property
@@ -124,20 +124,6 @@ class Candidates:
             return int(unrated[0]) if unrated.size else None
         ratings = Ratings(at, *(self._ratings[kind][at] for kind in ("raw", "ranks", "in_cache")))
         return int(self._answers.in_order(self._question, ratings, self._looks).best(1)[0])
-
-    def _affinity(self, at: int) -> int:
-        name, gate = self._question.names[at], self._cluster.ledger.gates.affinity
-        copy = self._copies.get(name)
-        if copy is None:
-            return gate.of(self.record, name).grade
-        return gate.judged_in(self.record, name, copy.states, tuple(copy.placed)).grade
-
-    def _may_be_refused(self, at: int) -> bool:
-        name, gate = self._question.names[at], self._cluster.ledger.gates.affinity
-        copy = self._copies.get(name)
-        if copy is None:
-            return gate.may_be_refused(self.record, name)
-        return gate.may_be_refused_in(self.record, copy.states[0])
 
     def _confirm_caches(self, indices: NDArray[np.intp]) -> NDArray[np.bool_]:
         names = [self._question.names[at] for at in indices.tolist()]

@@ -4,32 +4,28 @@ An overlay never changes either: a change returns another overlay, which shares 
 an overlay may be kept, thrown away, or changed in two ways; a change costs what it changes.
 
 `Overlay.place` is the one trial of a pod, in a fixed order: kube-scheduler's own checks with the sums of the overlay,
-the gates that no placed pod opens, the kubelet in every state that the node may be in, and whether the devices of
-device plug-ins are near each other. The devices of claims come before the kubelet, because it may be told their NUMA
-node.
+the gates that no placed pod opens, what the options expect of the pod, the kubelet in every state that the node may be
+in, and the options again in these states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
-from typing import Literal, TypeAlias
+from typing import Any, Literal
 
 import msgspec
 
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import trial
-from topowise_scheduler.ledger.gates.numa_node import views_of
+from topowise_scheduler.ledger.gates.option import CopiedNode, Expected
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.options.claims.objects import DeviceRequestAllocationResult
-from topowise_scheduler.options.steering.choice import Demand, refusal_of
 from topowise_scheduler.overlay.trial import Trial, spec_of
 from topowise_scheduler.verdicts import kube_scheduler
-from topowise_scheduler.verdicts.kube_scheduler import Node, lacks_devices
-from topowise_scheduler.verdicts.refusals import Reason, Refusal
+from topowise_scheduler.verdicts.kube_scheduler import Node
+from topowise_scheduler.verdicts.refusals import Reason
 
-Check = Literal["amounts", "kube-scheduler", "gates", "claims", "kubelet", "affinity"]
-Devices: TypeAlias = Sequence[DeviceRequestAllocationResult]
+Check = Literal["amounts", "kube-scheduler", "gates", "kubelet"]
 
 
 class Unfit(msgspec.Struct, frozen=True):
@@ -49,18 +45,18 @@ class NodeCopy(msgspec.Struct, frozen=True):
     """A node after changes, in each of its possible states.
 
     `requested`: by how much its summed requests differ, with the number of pods as "pods". `placed`: by UID the pods
-    that were placed, with the devices of their claims; which devices of device plug-ins they get is not known.
+    that were placed, with what they take of options; which devices of device plug-ins they get is not known.
     `removed`: UIDs of pods of the cluster. `node`: the Node object of a node that the cluster does not have, whose
     `requested` are all requests.
     """
 
     states: tuple[Kubelet, ...]
     requested: Mapping[str, int] = {}
-    placed: Mapping[str, Devices] = {}
+    placed: Mapping[str, Sequence[Any]] = {}
     removed: tuple[str, ...] = ()
     node: Node | None = None
 
-    def admit(self, record: PodRecord, claimed: Devices = ()) -> NodeCopy | Unfit:
+    def admit(self, record: PodRecord, takes: Sequence[Any] = ()) -> NodeCopy | Unfit:
         """Returns the node with the pod, if its kubelet admits the pod in all states."""
         assert record.needs is not None
         states = []
@@ -71,7 +67,7 @@ class NodeCopy(msgspec.Struct, frozen=True):
             states.append(after)
         requested = dict(self.requested)
         kube_scheduler.add(requested, record.needs)
-        return NodeCopy(tuple(states), requested, {**self.placed, record.uid: claimed}, self.removed, self.node)
+        return NodeCopy(tuple(states), requested, {**self.placed, record.uid: takes}, self.removed, self.node)
 
     def admit_new(self, record: PodRecord) -> NodeCopy | Unfit:
         """Returns a node that the cluster does not have with the pod, unless kube-scheduler's own checks or the kubelet
@@ -82,17 +78,16 @@ class NodeCopy(msgspec.Struct, frozen=True):
         refusal = kube_scheduler.refusal(self.node, spec_of(record), record.needs, self.requested)
         if refusal is not None:
             return Unfit("kube-scheduler", refusal.words, refusal.text)
-        return self.admit_steered(record)
+        return self.admit_as_demanded(record)
 
-    def admit_steered(self, record: PodRecord) -> NodeCopy | Unfit:
-        """Returns the node with the pod on the NUMA node that it requires, if it requires one."""
-        numa = record.demands.numa_node
-        if numa is None:
-            return self.admit(record)
-        after = self.admit(msgspec.structs.replace(record, steered=numa))
+    def admit_as_demanded(self, record: PodRecord) -> NodeCopy | Unfit:
+        """Returns the node with the pod as its demands on options want it."""
+        demands, expected = record.demands.of_options, record
+        for demand in demands:
+            expected = demand.expected(expected)
+        after = self.admit(expected)
         if isinstance(after, NodeCopy):
-            # Some kubelets admit a pod elsewhere.
-            refusal = refusal_of(self.states, views_of(record), [Demand(frozenset((numa,)), f"numa-node {numa}")])
+            refusal = next(filter(None, (demand.refusal_in(record, self.states) for demand in demands)), None)
             return Unfit("gates", refusal) if refusal else after
         return after
 
@@ -113,13 +108,13 @@ class NodeCopy(msgspec.Struct, frozen=True):
 class Placement(msgspec.Struct, frozen=True):
     """A pod that fits on a node: the overlay with the pod, and its record as its kubelet is expected to get it.
 
-    `knows_devices`: the devices of its claims are allocated or predicted, or it has none.
+    `is_certain`: the options know what the pod gets there.
     """
 
     overlay: Overlay
     node: str
     record: PodRecord
-    knows_devices: bool = True
+    is_certain: bool = True
 
     @property
     def state(self) -> Kubelet:
@@ -171,22 +166,30 @@ class Overlay:
         if refusal is not None:
             return Unfit("kube-scheduler", refusal.words, refusal.text)
         gates = self._cluster.ledger.gates
-        if closed := gates.standing(record, name) or gates.numa_node.refusal(record, name, copy.removed):
+        options = gates.options_for(record)
+        closed = gates.standing(record, name)
+        for option in options:
+            closed = closed or option.standing(record, name, copy.removed)
+        if closed is not None:
             return Unfit("gates", closed)
         numbered = (f"\0copy/{name}/{number}" for number in count(len(copy.placed)))
         uid = uid or next(uid for uid in numbered if uid not in copy.placed)
         alone = msgspec.structs.replace(record, uid=uid)
-        expected = self._expected(alone, name, copy)
-        if isinstance(expected, Unfit):
-            return expected
-        record, claimed, knows_devices = expected
-        after = copy.admit(record, claimed)
+        placed = [takes for other in self.changed.values() for takes in other.placed.values()]
+        taken = [device for takes in placed for device in takes]
+        expected, node = Expected(alone), CopiedNode(copy.states, copy.removed, taken)
+        for option in options:
+            expected = option.expected_in(expected, name, node)
+            if expected.refusal is not None:
+                return Unfit("gates", expected.refusal)
+        after = copy.admit(expected.record, expected.takes)
         if isinstance(after, Unfit):
             return after
-        if closed := gates.numa_node.refusal_in(alone, name, copy.states):
+        for option in options:
+            closed = closed or option.refusal_in(expected.record, name, copy.states, tuple(copy.placed))
+        if closed is not None:
             return Unfit("gates", closed)
-        far = self._cluster.answers.affinity_refusal(record, name, copy.states, tuple(copy.placed))
-        return Unfit("affinity", far) if far else Placement(self._with(name, after), name, record, knows_devices)
+        return Placement(self._with(name, after), name, expected.record, expected.is_certain)
 
     def remove(self, records: Iterable[PodRecord], name: str) -> Overlay:
         """Returns the cluster after these pods on a node have ended, in this order."""
@@ -204,26 +207,6 @@ class Overlay:
         overlay = Overlay(self._cluster, {**self.changed, name: copy}, seen_by=self._seen_by)
         overlay._untouched = self._untouched
         return overlay
-
-    def _expected(self, record: PodRecord, name: str, copy: NodeCopy) -> tuple[PodRecord, Devices, bool] | Unfit:
-        """Returns the pod as the kubelet of the node would get it, the devices of its claims, and whether they are
-        known; or the refusal of a node without such devices."""
-        gates = self._cluster.ledger.gates
-        claimed: Devices = ()
-        is_known = True
-        if gates.claims.applies(record):
-            placed = [devices for other in self.changed.values() for devices in other.placed.values()]
-            taken = [device for devices in placed for device in devices]
-            expected = gates.claims.expected_in(record, name, copy.states, taken=taken, leaving=copy.removed)
-            claimed, is_known = expected.results, not expected.devices.problem
-            if expected.devices.is_short:
-                return Unfit("claims", lacks_devices(expected.devices.problem).words)
-            if is_known and expected.record is None and gates.claimed.is_required(record):
-                return Unfit("claims", Refusal.CLAIMS_APART)
-            if expected.record is not None and expected.record.steered is not None:
-                return expected.record, claimed, is_known
-        numa = gates.numa_node.expected_on(record, name)
-        return (record if numa is None else msgspec.structs.replace(record, steered=numa)), claimed, is_known
 
 
 def _unreadable(record: PodRecord) -> Unfit:

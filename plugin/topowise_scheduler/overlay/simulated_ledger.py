@@ -22,6 +22,7 @@ from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.exporter_pods import ExporterSettings, recognises
 from topowise_scheduler.ledger.pods.records import PodRecord, PodStatus, Records
+from topowise_scheduler.options.registry import READERS, Enabled
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.report import PodName, Report
 from topowise_scheduler.report.nrt_report import FreeResources
@@ -43,7 +44,7 @@ class SimulatedLedger:
     def __init__(self, strategy: str = "TightFit", *, top_score: int = 10) -> None:
         self._time = 0.0
         self._reports = 0
-        self.records = Records(places=True, is_exporter=recognises(None))
+        self.records = Records(places=True, is_exporter=recognises(None), readers=READERS)
         self._nodes = Nodes()
         markers = partial(self._nodes.allocatable, MARKER)
         # A single look cannot show for how long an exporter has been not Ready.
@@ -51,10 +52,8 @@ class SimulatedLedger:
             Engine(),
             lambda: self._time,
             exporters=ExporterSettings(grace_s=0.0),
-            markers=markers,
-            steers=True,
             # A note of each answer says that claims are not examined.
-            ignores_claims=True,
+            options=Enabled(markers=markers, steers=True, ignores_claims=True).options,
         )
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
         self.trial = Trial(self.ledger, self.answers, self._nodes)

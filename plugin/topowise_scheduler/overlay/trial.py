@@ -91,7 +91,7 @@ class Trial:
             used = {**used, **{resource: used.get(resource, 0) + amount for resource, amount in change.items()}}
         short = None if needs is None else kube_scheduler.short(node, needs, used)
         if short is None and record.claims:
-            short = self.ledger.gates.claimed.shortage(record, name, leaving)
+            short = self.ledger.gates.shortage(record, name, leaving)
         return kube_scheduler.exclusion_of(node, spec_of(record)), short
 
     def refusals(self, record: PodRecord, names: Iterable[str]) -> Iterator[tuple[str, Objection | None]]:

@@ -19,7 +19,6 @@ from topowise_scheduler.serve import metrics, ports
 from topowise_scheduler.serve.core import Core
 from topowise_scheduler.serve.extender import http
 from topowise_scheduler.serve.leader import Leader
-from topowise_scheduler.serve.scheduler_version import follow
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +42,7 @@ async def _run(core: Core) -> int:
     metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: core.not_synced() is None)
     measured = http.Metrics(registry)
     shortage = metrics.watch_shortage(registry, ledger, core.view)
-    if core.steering is not None:
-        core.steering.observe = metrics.watch_steering(registry, core.steering.results)
-    if core.claims is not None:
-        metrics.watch_claims(registry, ledger.gates.claims, core.claims.predictions)
-    feature_gates = settings.resource_claims.scheduler_feature_gates
+    core.options.register(registry)
     pages = ports.for_people(core, measured, ports.dashboard(core, shortage.holes))
     probes = health.Health()
     probes.ready["synced"] = core.not_synced
@@ -57,7 +52,7 @@ async def _run(core: Core) -> int:
             "extender": http.serve(settings.extender, ports.for_schedulers(core, measured)),
             **({"grpc": _grpc(core)} if settings.grpc.socket or settings.grpc.port else {}),
             **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
-            **({} if core.claims is None else {"version": follow(core.api, core.claims, feature_gates)}),
+            **{name: run() for name, run in core.options.loops.items()},
             "clock": _tick(ledger),
             "event loop lag": event_loop.Lag(registry, metrics.PREFIX).run(),
             "shortage": shortage.run(),

@@ -17,11 +17,11 @@ from topowise_scheduler.explain.waiting_texts import CAUSE_TEXTS
 from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
 from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.gates import unconfirmed
-from topowise_scheduler.ledger.gates.claims import ClaimGate, Outcome
 from topowise_scheduler.ledger.holes import PODS, Holes
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.node.history import Precision
 from topowise_scheduler.ledger.pods.records import KUBELET_REFUSALS
+from topowise_scheduler.options.claims.gate import ClaimOption, Outcome
 from topowise_scheduler.report import Report
 
 PREFIX = "topowise_scheduler"
@@ -312,13 +312,13 @@ def watch_steering(registry: CollectorRegistry, results: Mapping[str, int]) -> C
 class _Claims(Collector):
     """Collects the alignment of pods with claims, and how good the predictions of their devices are."""
 
-    def __init__(self, gate: ClaimGate, predictions: Mapping[str, int]) -> None:
-        self._gate = gate
-        self._predictions = predictions
+    def __init__(self, option: ClaimOption) -> None:
+        self._option = option
 
     def collect(self) -> Iterator[Metric]:
         """Called at every scrape; a node that has not changed is not examined again."""
-        counts = Counter(pod.outcome for pod in self._gate.all_bound())
+        predictions = self._option.nodes.settings.claims.predictions
+        counts = Counter(pod.outcome for pod in self._option.all_bound())
         yield _gauges(
             "claimed_pods",
             'Bound pods with claims. "aligned": CPUs, memory and devices of device plug-ins are on the NUMA nodes of '
@@ -331,13 +331,13 @@ class _Claims(Collector):
             "Predicted allocations of claims, by whether kube-scheduler has allocated the same devices, or has chosen "
             "another node (elsewhere).",
             "result",
-            {result: self._predictions.get(result, 0) for result in ("right", "wrong", "elsewhere")},
+            {result: predictions.get(result, 0) for result in ("right", "wrong", "elsewhere")},
         )
 
 
-def watch_claims(registry: CollectorRegistry, gate: ClaimGate, predictions: Mapping[str, int]) -> None:
+def watch_claims(registry: CollectorRegistry, option: ClaimOption) -> None:
     """Registers the families of claims."""
-    registry.register(_Claims(gate, predictions))
+    registry.register(_Claims(option))
 
 
 def registry(ledger: Ledger, answers: Answers) -> CollectorRegistry:

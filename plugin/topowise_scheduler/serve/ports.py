@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from topowise.runtime import clock
 from topowise.runtime.cpu_allowance import Allowance
@@ -24,9 +24,6 @@ from topowise_scheduler.serve.extender.verbs import Verbs
 from topowise_scheduler.serve.volcano import verbs as volcano
 from topowise_scheduler.serve.volcano.allocations import Allocations
 from topowise_scheduler.serve.volcano.victims import Victims
-
-if TYPE_CHECKING:
-    from topowise_scheduler.serve.extender.claims import ClaimReader
 
 # 5,000 full Node objects are about 40 MB.
 _MAX_BODY: Final = 64 << 20
@@ -97,21 +94,11 @@ def _verbs(core: Core) -> Mapping[str, Verb]:
             core.records,
             core.not_synced,
             observer=decisions,
-            steering=core.steering,
-            claims=_claim_reader(core),
+            prebinds=core.options.prebinds,
         ),
         core.explainer,
         partial(fit_together, core.fitting, core.not_synced),
     )
-
-
-def _claim_reader(core: Core) -> ClaimReader | None:
-    if core.claims is None:
-        return None
-    # Imported on demand, as in core.py.
-    from topowise_scheduler.serve.extender.claims import ClaimReader
-
-    return ClaimReader(core.api, core.claims)
 
 
 def _volcano(core: Core) -> dict[str, Verb]:

@@ -39,12 +39,12 @@ from topowise_scheduler.controllers.waiting_pods import CONDITION, WaitingPods
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.options.steering.leases import NodeSteering
 from topowise_scheduler.overlay.overlay import NodeCopy
 from topowise_scheduler.overlay.scale_up import placeholders
 from topowise_scheduler.overlay.scale_up.node_groups import Profile
 from topowise_scheduler.overlay.scale_up.packing import PlannedNode
 from topowise_scheduler.serve.extender.binding import Binder
-from topowise_scheduler.serve.extender.steering import NodeSteering
 from topowise_scheduler.verdicts.kube_scheduler import Node
 
 if controlplane.assets() is None:

@@ -18,9 +18,10 @@ import pytest
 from topowise import nrt
 from topowise_exporter.dra.watch import PATHS
 from topowise_exporter.publish import numatopology
-from topowise_scheduler.ledger import claim_watch, watch
+from topowise_scheduler.ledger import watch
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import Records
+from topowise_scheduler.options.claims import watch as claim_watch
 
 Document = dict[str, Any]
 Right = tuple[str, str, str]
@@ -164,8 +165,8 @@ SWITCHES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
         "steering.enabled": (
             "steering.enabled=true",
             {
-                "topowise_scheduler/serve/extender/steering.py GET": "get nodes",
-                "topowise_scheduler/serve/extender/steering.py PATCH": f"create,patch {LEASES} in {STEERING}",
+                "topowise_scheduler/options/steering/leases.py GET": "get nodes",
+                "topowise_scheduler/options/steering/leases.py PATCH": f"create,patch {LEASES} in {STEERING}",
                 WATCH: f"list,watch {LEASES} in {STEERING}",
             },
         ),
@@ -173,8 +174,8 @@ SWITCHES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
         "config.resourceClaims": (
             "scheduler.config.resourceClaims.enabled=true",
             {
-                "topowise_scheduler/serve/extender/claims.py GET": "get resourceclaims.resource.k8s.io",
-                "topowise_scheduler/serve/scheduler_version.py GET": "",
+                "topowise_scheduler/options/claims/prebind.py GET": "get resourceclaims.resource.k8s.io",
+                "topowise_scheduler/options/claims/scheduler_version.py GET": "",
                 WATCH: "; ".join(f"list,watch {resource}" for resource in CLAIMED),
             },
         ),

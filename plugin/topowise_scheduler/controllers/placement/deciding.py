@@ -46,6 +46,8 @@ _MAX_BOARDS: Final = 64
 _BOARD_KEY_BYTES: Final = 16 << 20
 _MAX_VAIN_BYTES: Final = 4 << 20
 _KEY_BYTES: Final = 512
+# In place of the changes of other pods, for a pod that they do not concern.
+_NO_OTHERS: Final = -1
 # A group that has waited for so long keeps later pods of no higher priority waiting, and for so long at the most.
 _HUNGRY_S: Final = 300.0
 _PATIENT_S: Final = 900.0
@@ -95,7 +97,7 @@ class Decisions:
         if not self._may_place():
             return []
         # Until something changes, there is nothing to look at: most calls end here.
-        seen = (*self._news(), self._ledger.placements.arrivals)
+        seen = (*self._news(others=self._others()), self._ledger.placements.arrivals)
         if seen == self._seen:
             return []
         while (due := self._next()) is not None:
@@ -110,7 +112,8 @@ class Decisions:
             if not group and self._is_constrained(record) and self._ledger.placements.set_apart(record):
                 # It is of a class with fewer pods now: pods with other labels may fit.
                 continue
-            self._in_vain.put(key, self._news(group))
+            others = self._others() if group or self._is_constrained(record) else _NO_OTHERS
+            self._in_vain.put(key, self._news(group, others))
         # Time alone ends what a hungry group keeps others from.
         self._seen = () if self._hungry else seen
         return []
@@ -123,11 +126,23 @@ class Decisions:
 
     # Which pod
 
-    def _news(self, group: str = "") -> tuple[int, ...]:
-        """What differs once a node may take a pod that it has refused, or once a group has more pods."""
+    def _news(self, group: str = "", others: int = _NO_OTHERS) -> tuple[int, ...]:
+        """What differs once a node may take a pod that it has refused, or once a group has more pods. `others`: of a
+        constrained pod `_others`, as any pod that comes may let it onto a node."""
         ledger = self._ledger
         members = ledger.placements.arrivals if group else 0
-        return ledger.node_states.improvements, self._cluster.nodes.changes, ledger.engine.membership, members
+        return ledger.node_states.improvements, self._cluster.nodes.changes, ledger.engine.membership, members, others
+
+    def _others(self) -> int:
+        """Counts the pods that have come, gone or changed, for constraints between pods."""
+        return _NO_OTHERS if self._ledger.inter_pod is None else self._ledger.inter_pod.changes
+
+    def _is_in_vain(self, key: Hashable, record: PodRecord) -> bool:
+        before = self._in_vain.get(key)
+        if before is None:
+            return False
+        others = _NO_OTHERS if before[-1] == _NO_OTHERS else self._others()
+        return before == self._news(placement_group(record), others)
 
     def _may_place(self) -> bool:
         placements, since = self._ledger.placements, self._clock() - _LEFT_BEHIND_S
@@ -142,11 +157,7 @@ class Decisions:
         return placements.placed_count - left_behind < (min(_FEW_AHEAD, self._ahead) if is_stalled else self._ahead)
 
     def _next(self) -> tuple[Turn, Hashable, PodRecord] | None:
-        due = [
-            head
-            for head in self._ledger.placements.heads()
-            if self._in_vain.get(head[1]) != self._news(placement_group(head[2]))
-        ]
+        due = [head for head in self._ledger.placements.heads() if not self._is_in_vain(head[1], head[2])]
         if not due:
             return None
         first = min(due, key=lambda head: head[0])
@@ -187,11 +198,10 @@ class Decisions:
 
     def _is_plain(self, record: PodRecord) -> bool:
         """Returns whether the pod's class says everything about it, and no option has a say in the scores."""
-        demands = record.demands
         if record.status.nominated:
             # Its own nomination counts against all other pods.
             return False
-        has_options = demands.affinity_terms or demands.numa_affinity or demands.numa_node is not None or record.claims
+        has_options = record.demands.of_options or record.claims
         return not has_options and record.requests is not None and not record.requests.shared_devices
 
     def _best_by_question(self, record: PodRecord) -> str:
@@ -220,12 +230,14 @@ class Decisions:
         it, as in an answer to kube-scheduler."""
         assert record.constraints is not None
         cluster, ledger = self._cluster, self._ledger
+        names = [name for name in cluster.nodes if not cluster.precision(name)]
+        request = self._request(record)
+        if names and request is not None and ledger.inter_pod is not None:
+            names = ledger.inter_pod.verdicts(request, names).allowed()
         takers = (
             name
-            for name in cluster.nodes
-            if not self._cluster.precision(name)
-            and aversion(cluster, record, record.constraints, name) is not None
-            and not ledger.gates.all(record, name)
+            for name in names
+            if aversion(cluster, record, record.constraints, name) is not None and not ledger.gates.all(record, name)
         )
         return next(takers, "")
 

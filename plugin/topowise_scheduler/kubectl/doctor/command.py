@@ -34,6 +34,7 @@ from topowise_scheduler.kubectl.doctor.finding import SEVERITIES, Finding, Sever
 from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.kubectl.source import ForbiddenError, Kubectl
 from topowise_scheduler.ledger.pods.records import Records
+from topowise_scheduler.options.registry import READERS
 from topowise_scheduler.report import Report, read
 
 _COLOURS: Final[dict[Severity, str]] = {"error": colours.BAD, "warning": colours.WARN, "note": colours.DIM}
@@ -136,7 +137,7 @@ def _common(there: Objects, known: Read, now: float, *, are_reports_known: bool 
     for raw, report in known:
         yield from kubelets.check(raw, report)
     yield from pools.check(there.nodes, known)
-    records = Records()
+    records = Records(readers=READERS)
     yield from schedulers.unserved(there.pods or (), now)
     yield from restarts.check(known, there.pods or ())
     yield from pods.check(there, [records.record(pod) for pod in there.pods or ()], known, now)

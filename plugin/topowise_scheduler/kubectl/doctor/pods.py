@@ -11,7 +11,7 @@ from topowise_scheduler.kubectl.doctor.finding import Finding
 from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.ledger.pods.records import KUBELET_REFUSALS, PodRecord
-from topowise_scheduler.options.device_affinity import observed
+from topowise_scheduler.options.device_affinity.outcomes import NO_TERMS, observed
 from topowise_scheduler.report import Report
 
 _LATELY_S: Final = 24 * 3600.0
@@ -100,20 +100,12 @@ def _apart(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Repor
     for record in records:
         report = by_node.get(record.node)
         name = record.namespace, record.name
-        if (
-            not record.demands.affinity_terms
-            or record.status.stage != "assigned"
-            or record.needs is None
-            or report is None
-        ):
+        terms = record.demand(NO_TERMS).terms
+        if not terms or record.status.stage != "assigned" or record.needs is None or report is None:
             continue
         allocated = report.held.get(name)
-        distances = (
-            observed(record.demands.affinity_terms, record.needs, allocated, report.places)
-            if allocated is not None
-            else ()
-        )
-        for wish, (is_met, why) in zip(record.demands.affinity_terms, distances, strict=False):
+        distances = () if allocated is None else observed(terms, record.needs, allocated, report.places)
+        for wish, (is_met, why) in zip(terms, distances, strict=False):
             if is_met is False:
                 yield Finding(
                     "pods", "warning", "pod", ("/".join(name),), f"device affinity {wish} is not met: {why}",

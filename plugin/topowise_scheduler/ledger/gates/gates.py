@@ -1,48 +1,45 @@
 """Everything that may keep a pod from a node: one ordered list, for every caller that has a question of that kind.
 
-Three subsets have a name: `standing` gates, that free capacity does not open; `all` gates; and what `at_bind` is asked
-beside all gates, because only then is it known which other pods are on their way to the node.
+Three subsets have a name: `standing` gates, that free capacity does not open; `all` gates with all options; and what
+`at_bind` is asked beside these, because only then is it known which other pods are on their way to the node.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from functools import partial
-from typing import Final
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import first_refusal
-from topowise_scheduler.ledger.gates.affinity import AffinityGate
 from topowise_scheduler.ledger.gates.capacity import CapacityGate
-from topowise_scheduler.ledger.gates.claimed_nodes import ClaimedNodes, ClaimSettings
-from topowise_scheduler.ledger.gates.claims import ClaimGate
 from topowise_scheduler.ledger.gates.gate import FITS, Draft, Gate, Question
 from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.ledger.gates.new_nodes import NewNodes
-from topowise_scheduler.ledger.gates.numa_node import Markers, NumaNodeGate, may_be_steered, no_markers
+from topowise_scheduler.ledger.gates.option import Option
 from topowise_scheduler.ledger.gates.policy import PolicyGate
 from topowise_scheduler.ledger.gates.quarantine import Quarantine
-from topowise_scheduler.ledger.gates.reserved_places import ReservedDevices, ReservedPlaces
+from topowise_scheduler.ledger.gates.reserved_places import ReservedPlaces
 from topowise_scheduler.ledger.gates.slow_admissions import SlowAdmissions
-from topowise_scheduler.ledger.gates.template_nodes import TemplateNodes
 from topowise_scheduler.ledger.gates.unconfirmed import UnconfirmedNodes
 from topowise_scheduler.ledger.node import admission_order
 from topowise_scheduler.ledger.pods.exporter_pods import ExporterPods, ExporterSettings
-from topowise_scheduler.ledger.pods.pod_states import PodStates
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import NodeStates
-from topowise_scheduler.options.device_affinity import Settings
 from topowise_scheduler.verdicts.engine import Engine
+from topowise_scheduler.verdicts.kube_scheduler import Objection
 from topowise_scheduler.verdicts.refusals import Refusal, numbered
 
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
 # Admissions to try orders with, of pods that another scheduler binds: all orders of four pods take 64.
 _MAX_ORDERS: Final = 64
+
+AnOption = TypeVar("AnOption", bound=Option)
 
 
 class Verdicts(msgspec.Struct, frozen=True):
@@ -61,7 +58,8 @@ class Verdicts(msgspec.Struct, frozen=True):
 
 
 class Gates:
-    """The gates of one cluster. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for any time."""
+    """The gates of one cluster. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for any time.
+    `options` are asked in this order, after the other gates."""
 
     def __init__(
         self,
@@ -69,15 +67,10 @@ class Gates:
         node_states: NodeStates,
         ignored: IgnoredPods,
         *,
-        affinity: Settings,
+        options: Sequence[Option],
         max_admission_s: float,
         exporters: ExporterPods,
         exporter_settings: ExporterSettings,
-        markers: Markers,
-        steers: bool,
-        pods: PodStates,
-        claims: ClaimSettings | None,
-        ignores_claims: bool,
     ) -> None:
         self._node_states = node_states
         self.ignored = ignored
@@ -92,16 +85,10 @@ class Gates:
         """Nodes whose kubelet would take too long."""
         self.capacity = CapacityGate(engine, node_states, ignored)
         """Nodes whose kubelet would refuse the pod."""
-        self.affinity = AffinityGate(
-            node_states, ignored, affinity, partial(may_be_steered, markers if steers else no_markers)
-        )
-        """Nodes whose devices are too far apart for the pod."""
-        self.claimed = ClaimedNodes(node_states, pods, claims, ignored=ignores_claims)
-        """The NUMA nodes of the devices of claims."""
-        self.numa_node = NumaNodeGate(node_states, ignored, self.affinity, self.claimed, markers, steers=steers)
-        """Nodes without markers for the pod, or without a NUMA node that the pod requires."""
-        self.claims = ClaimGate(node_states, ignored, self.claimed, self.numa_node)
-        """Nodes on which the pod would not be near the devices of its claims."""
+        self.options = tuple(options)
+        """All enabled options."""
+        self._for_every_pod = tuple([option for option in options if option.concerns_every_pod])
+        self._limited = next((option for option in options if option.limits_work), None)
         self.policy = PolicyGate(engine)
         """Nodes with another Topology Manager policy than the pod asks for."""
         self.reserved_places = ReservedPlaces()
@@ -113,43 +100,63 @@ class Gates:
             self.unconfirmed,
             self.quarantine,
         )
-        self._of_claims: tuple[Gate, ...] = (self.numa_node, self.claims)
-        if claims is not None:
-            self._of_claims += (ReservedDevices(node_states, pods, self.claimed),)
-        self._all: tuple[Gate, ...] = (
-            *self._standing,
-            self.reserved_places,
-            self.capacity,
-            self.affinity,
-            *self._of_claims,
-            TemplateNodes(),
-        )
+        self._gates: tuple[Gate, ...] = (*self._standing, self.reserved_places, self.capacity)
+
+    def options_for(self, record: PodRecord) -> Sequence[Option]:
+        """Returns the options that have to be asked about a pod, in order."""
+        return self.options if record.demands.of_options else self._for_every_pod
+
+    def option(self, kind: type[AnOption]) -> AnOption | None:
+        """Returns an enabled option for those who show what it knows, None if it is off."""
+        return next((option for option in self.options if isinstance(option, kind)), None)
 
     def verdicts(self, question: Question) -> Verdicts:
         """Returns the verdict of all gates for each node. A node without a report fits: nothing is known against it."""
         draft = Draft(len(question.names))
         if question.record.is_too_large:
             draft.refuse_all(Refusal.TOO_LARGE)
-        elif self.claimed.settings is None:
-            for gate in self._all:
-                gate.verdicts(question, draft)
+            return Verdicts(draft.outcomes, draft.refusals, self._node_states.changes)
+        for gate in self._gates:
+            gate.verdicts(question, draft)
+        if self._limited is None:
+            self._ask_options(question, draft)
         else:
-            self._limited_verdicts(question, draft)
+            with self._limited.asking(len(question.names), is_simulation=question.is_simulation) as asks_again:
+                self._ask_options(question, draft)
+                while asks_again([question.names[at] for at in np.flatnonzero(draft.outcomes == FITS).tolist()]):
+                    self._ask_options(question, draft)
         return Verdicts(draft.outcomes, draft.refusals, self._node_states.changes)
 
-    def _limited_verdicts(self, question: Question, draft: Draft) -> None:
-        """Predicts devices of claims on some nodes, and on more nodes until a node fits for certain or the work is
-        spent; in a simulation on all nodes that the work is enough for."""
-        with self.claimed.limited(len(question.names) if question.is_simulation else None) as left_out:
-            for gate in self._all:
-                gate.verdicts(question, draft)
-            while (
-                left_out
-                and left_out.issuperset([question.names[at] for at in np.flatnonzero(draft.outcomes == FITS).tolist()])
-                and self.claimed.refill()
-            ):
-                for gate in self._of_claims:
-                    gate.verdicts(question, draft)
+    def _ask_options(self, question: Question, draft: Draft) -> None:
+        for option in self.options_for(question.record):
+            option.verdicts(question, draft)
+        # Nodes that the cluster does not have, as an autoscaler or a simulator would add them.
+        for at, refusal in question.templates.items():
+            if refusal and draft.outcomes[at] == FITS:
+                draft.refuse_node(at, refusal)
+
+    def needs_prebind(self, record: PodRecord, name: str) -> bool:
+        """Returns whether the pod must not be bound to a node, on which it fits, without the step of an option."""
+        return any(option.needs_prebind(record, name) for option in self.options_for(record))
+
+    def shortage(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Objection | None:
+        """Returns the first objection of kube-scheduler to a node that only an option knows of (`Option.shortage`)."""
+        objections = (option.shortage(record, name, leaving) for option in self.options_for(record))
+        return next(filter(None, objections), None)
+
+    def refusal_of_new(self, record: PodRecord, name: str, states: Sequence[Kubelet]) -> Refusal | None:
+        """Returns why an option refuses a new node that is like this node (`Option.refusal_of_new`)."""
+        refusals = (option.refusal_of_new(record, name, states) for option in self.options_for(record))
+        return next(filter(None, refusals), None)
+
+    def depends_on_evictions(self, record: PodRecord) -> bool:
+        """Returns whether evictions change what an option has for the pod."""
+        return any(option.depends_on_evictions(record) for option in self.options_for(record))
+
+    def unexamined(self, words: Iterable[str]) -> tuple[str, ...]:
+        """Returns those requirements of a pod (`kube_scheduler.unexamined`) that no option examines either."""
+        examined = {word for option in self.options for word in option.examined()}
+        return tuple([word for word in words if word not in examined])
 
     def until(self, record: PodRecord, node: str, refusal: Refusal | None) -> float:
         """Returns when a refusal ends at the latest (seconds, monotonic), infinity if only an event ends it."""
@@ -158,8 +165,9 @@ class Gates:
                 return self.new_nodes.until.get(node, math.inf)
             case Refusal.QUARANTINED:
                 return self.quarantine.nodes(record.shape).get(node, math.inf)
-            case Refusal.CLAIMS_MISPREDICTED:
-                return self.claims.until(record, node)
+            case Refusal():
+                ends = [option.until(record, node, refusal) for option in self.options_for(record)]
+                return min([end for end in ends if end is not None], default=math.inf)
         return math.inf
 
     def standing(self, record: PodRecord, name: str) -> Refusal | None:
@@ -168,7 +176,9 @@ class Gates:
 
     def all(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """Returns why the node does not take the pod once the pods `leaving` have left, None if it does."""
-        return Refusal.TOO_LARGE if record.is_too_large else _first(self._all, record, name, leaving)
+        if record.is_too_large:
+            return Refusal.TOO_LARGE
+        return _first((*self._gates, *self.options_for(record)), record, name, leaving)
 
     def at_bind(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """Returns why the pod must not be bound to the node now, None if it may: of all gates, or for the sake of pods
@@ -199,7 +209,9 @@ class Gates:
         return None
 
 
-def _first(gates: Sequence[Gate], record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
+def _first(
+    gates: Sequence[Gate | Option], record: PodRecord, name: str, leaving: Collection[str] = ()
+) -> Refusal | None:
     """Returns the first refusal of the gates, None if there is none."""
     refusals = (gate.refusal(record, name, leaving) for gate in gates)
     return next(filter(None, refusals), None)

@@ -33,7 +33,6 @@ from topowise_scheduler.ledger.node.event_windows import ENDED_KEPT_S, LATE_S
 from topowise_scheduler.ledger.node.history import Ended, Entry, History, Precision, precision_of
 from topowise_scheduler.ledger.node.pod_parts import own_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.options.device_affinity import observed
 from topowise_scheduler.report import Placements, PodName, Report
 
 Amounts = Mapping[str, int]
@@ -91,12 +90,12 @@ _MAX_LATELY: Final = 4
 class Comparison(msgspec.Struct, frozen=True):
     """The pods that a report has confirmed, with the precision of their predictions.
 
-    `affinity_terms` has each term of these pods: whether the allocation meets it (None if unknown), the pod, and the
-    reason in words.
+    `demands` has each demand of these pods on an option: whether the allocation meets it (None if unknown), the pod,
+    and the demand with the reason in words.
     """
 
     precisions: tuple[tuple[PodName, Precision], ...] = ()
-    affinity_terms: tuple[tuple[bool | None, PodName, str], ...] = ()
+    demands: tuple[tuple[bool | None, PodName, str], ...] = ()
     entries: tuple[Entry, ...] = ()
     """The entries that the comparison has changed."""
 
@@ -208,7 +207,7 @@ def compare(
     """
     precisions = []
     entries = []
-    affinity_terms: list[tuple[bool | None, PodName, str]] = []
+    demands: list[tuple[bool | None, PodName, str]] = []
     for entry in assigned:
         held = report.held.get(entry.name)
         if held is None or entry.seen.compared or entry.uid not in predicted.active or not shows(report, entry):
@@ -229,13 +228,11 @@ def compare(
                 entries.append(entry.seen_as(precision=precision))
             continue
         entries.append(entry.seen_as(precision=precision, compared=True))
-        if terms := entry.record.demands.affinity_terms:
-            results = observed(terms, entry.needs, held, report.places)
-            affinity_terms += [
-                (is_met, entry.name, f"{wish}: {why}") for wish, (is_met, why) in zip(terms, results, strict=True)
-            ]
+        for demand in entry.record.demands.of_options:
+            observed = demand.observed(entry.needs, held, report.places)
+            demands += [(is_met, entry.name, why) for is_met, why in observed]
         precisions.append((entry.name, precision))
-    return Comparison(tuple(precisions), tuple(affinity_terms), tuple(entries))
+    return Comparison(tuple(precisions), tuple(demands), tuple(entries))
 
 
 def counted(report: Report, assigned: Sequence[Entry], ended: Mapping[PodName, Ended]) -> list[Entry]:

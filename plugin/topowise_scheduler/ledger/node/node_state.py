@@ -26,7 +26,6 @@ from topowise_scheduler.ledger.node.possible_placements import Possible
 from topowise_scheduler.ledger.node.uncertainty import doubts, highest, is_settled
 from topowise_scheduler.ledger.pods.pod_states import BookingState
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.options.device_affinity import Devices
 from topowise_scheduler.report import PageSizes, Placements, PodName, Report, of_node
 
 _replace = msgspec.structs.replace
@@ -309,13 +308,9 @@ class NodeState:
         """Returns a copy of the state in which these pods are gone, and expected pods never came."""
         return self._fold.without(self.history, uids)
 
-    def located_devices(self) -> Devices:
-        """Returns where the devices are, and the pods of which the report does not list all that they hold."""
-        if self.report is None:
-            return Devices({})
-        return Devices(
-            self.report.places, {entry.uid for entry in self.history.entries() if not self.is_reported(entry.uid)}
-        )
+    def unlisted(self) -> set[str]:
+        """Returns the UIDs of the pods of which the report does not list all that they hold."""
+        return {entry.uid for entry in self.history.entries() if not self.is_reported(entry.uid)}
 
     def uncertain(self, now: float) -> list[PodView]:
         """Returns the pods that may lie elsewhere than predicted, if they lie there at all."""

@@ -10,29 +10,25 @@ record that cannot be read has no `requests` and a `problem`, never requests tha
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Sequence
 from hashlib import blake2b
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 from weakref import ReferenceType, WeakValueDictionary, ref
 
 import msgspec
 
-from topowise import digits, pods
+from topowise import pods
 from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
-from topowise.placement import GATE, GROUP, GROUP_SIZE, KUEUE_GROUP, KUEUE_GROUP_SIZE, PLACED_ON
+from topowise.placement import GATE, GROUP, KUEUE_GROUP, PLACED_ON
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.predicates import LACKS_GATE
 from topowise_scheduler.ledger.pods.attracting_pods import attracted_namespaces
+from topowise_scheduler.ledger.pods.demands import NO_DEMANDS, Demands, OptionDemand, Reader, demands_of
 from topowise_scheduler.ledger.pods.scheduling_constraints import SchedulingConstraints, constraints_of
-from topowise_scheduler.options import device_affinity
-from topowise_scheduler.options.claims import annotation as claim_annotation
-from topowise_scheduler.options.device_affinity import AffinityTerm
-from topowise_scheduler.options.steering.annotation import required_numa_node
-from topowise_scheduler.options.steering.numa_affinity import PodTerm, pod_terms
 from topowise_scheduler.report.shape import PodRequests
-from topowise_scheduler.verdicts import inter_pod, kube_scheduler, policy_annotations
+from topowise_scheduler.verdicts import inter_pod, kube_scheduler
 from topowise_scheduler.verdicts.inter_pod import InterPodIndex
 from topowise_scheduler.verdicts.refusals import PREFIX
 
@@ -52,11 +48,7 @@ LARGE_BYTES: Final = 1 << 17
 """Above this size containers are counted before they are decoded: decoding that many takes a millisecond."""
 _MAX_AMOUNTS: Final = 4096
 _MAX_TEXT_BYTES: Final = 4 << 20
-# A term of eight labels.
-_TERM_BYTES: Final = 2048
 _OWN_GATE: Final = (GATE,)
-MAX_GROUP: Final = 1024
-"""Of more pods a group that is placed together cannot be."""
 
 PLACEHOLDER_SCHEDULER: Final = "topowise-placeholder"
 """schedulerName of placeholders (scale_up/), which no scheduler serves: they wait for nothing that a node has."""
@@ -94,22 +86,6 @@ class PodStatus(msgspec.Struct, frozen=True, gc=False):
         return self.gates == _OWN_GATE
 
 
-class Demands(msgspec.Struct, frozen=True, gc=False):
-    """What the annotations of a pod demand of its node; a field for each option.
-
-    `policy`: the Topology Manager policy. `affinity_terms`: how near devices are. `numa_node`: the id of the NUMA node.
-    `numa_affinity`: the pods on whose NUMA node, or apart from which, the pod is to be. `claim_alignment`: near the
-    devices of its claims. `group_size`: of how many pods the group is with which it is to be placed, 0 for no group.
-    """
-
-    policy: policy_annotations.Demand = policy_annotations.NOTHING
-    affinity_terms: tuple[AffinityTerm, ...] = ()
-    numa_node: int | None = None
-    numa_affinity: tuple[PodTerm, ...] = ()
-    claim_alignment: claim_annotation.Alignment | Literal[""] = ""
-    group_size: int = 0
-
-
 class Problem(msgspec.Struct, frozen=True):
     """What cannot be read of a pod, and why: its amounts, also because it has too many (`size`), or its annotations."""
 
@@ -120,7 +96,7 @@ class Problem(msgspec.Struct, frozen=True):
         return self.text
 
 
-NO_DEMANDS: Final = Demands()
+Demand = TypeVar("Demand", bound=OptionDemand)
 
 
 class PodRecord(msgspec.Struct, frozen=True, gc=False):
@@ -192,9 +168,16 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     @property
     def size(self) -> int:
         """Bytes, about, with what pods that ask for the same share."""
-        terms = _TERM_BYTES * len(self.demands.numa_affinity)
+        demands = sum([demand.size for demand in self.demands.of_options])
         problem = 0 if self.problem is None else len(self.problem.text)
-        return 1024 + (0 if self.requests is None else self.requests.size) + len(self.name) + problem + terms
+        return 1024 + (0 if self.requests is None else self.requests.size) + len(self.name) + problem + demands
+
+    def demand(self, default: Demand) -> Demand:
+        """Returns the demand of the same type as `default`, which is returned if the pod has none."""
+        for demand in self.demands.of_options:
+            if type(demand) is type(default):
+                return demand
+        return default
 
     def view(self, node: Kubelet) -> PodView:
         """Returns the pod as a kubelet with these feature gates sees it. Requires readable quantities."""
@@ -212,7 +195,7 @@ class Records:
 
     `places`: whether the service places gated pods. `seen`: called with each decoded pod, before all but its record is
     dropped. `is_exporter`: whether a pod is one of an exporter. `index`: receives each pod, for constraints between
-    pods.
+    pods. `readers` of the demands on options.
     """
 
     def __init__(
@@ -222,18 +205,21 @@ class Records:
         seen: Callable[[pods.Pod], None] | None = None,
         is_exporter: Callable[[pods.Metadata], bool] = lambda _: False,
         index: InterPodIndex | None = None,
+        readers: Sequence[Reader] = (),
     ) -> None:
         self._places = places
         self._index = index
         self._seen = seen
         self._is_exporter = is_exporter
+        self._readers = readers
         # Weak: dropped with the last record that uses them.
         self._requests: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
         # The same by the text of the spec; several texts may mean equal requests.
         self._by_text: Bounded[bytes, ReferenceType[PodRequests]] = Bounded(_MAX_TEXT_BYTES, lambda *_: 0)
         self._labels: Bounded[bytes, dict[str, str]] = Bounded(_MAX_LABEL_BYTES, size_of_dict)
-        self._numa_affinity: Bounded[tuple[PodTerm, ...], tuple[PodTerm, ...]] = Bounded(
-            _MAX_TEXT_BYTES, lambda terms, _: _TERM_BYTES * len(terms)
+        # Long texts of many pods would fill the memory; pods of a ReplicaSet have equal demands.
+        self._demands: Bounded[Demands, Demands] = Bounded(
+            _MAX_TEXT_BYTES, lambda demands, _: sum([demand.size for demand in demands.of_options])
         )
         self._constraints: Bounded[bytes, SchedulingConstraints] = Bounded(_MAX_LABEL_BYTES, lambda key, _: len(key))
 
@@ -268,7 +254,7 @@ class Records:
                 problem = Problem(str(exc), "amounts")
         if requests is not None:
             try:
-                demands = self._demands(meta, requests.needs)
+                demands = self.demands(meta, requests.needs)
             except ParseError as exc:
                 problem = Problem(str(exc), "annotations")
         return PodRecord(
@@ -312,13 +298,11 @@ class Records:
     def _placed_on(self, pod: pods.Pod) -> str:
         return sys.intern((pod.metadata.annotations or {}).get(PLACED_ON, "")) if self._places else ""
 
-    def _demands(self, meta: pods.Metadata, needs: pods.Needs) -> Demands:
-        demands = demands_of(meta, needs)
-        if not demands.numa_affinity:
-            return demands
-        # Long texts of many pods would fill the memory; pods of a ReplicaSet have equal terms.
-        terms = demands.numa_affinity
-        return msgspec.structs.replace(demands, numa_affinity=self._numa_affinity.once(terms, lambda: terms))
+    def demands(self, metadata: pods.Metadata, needs: pods.Needs) -> Demands:
+        """Returns what a pod demands. Raises ParseError: a record ignores annotations that cannot be read, so a caller
+        that decides about a pod calls this method first."""
+        demands = demands_of(metadata, needs, self._readers)
+        return self._demands.once(demands, lambda: demands) if demands.of_options else demands
 
     def requests(self, pod: pods.Pod) -> PodRequests:
         """Returns what the pod requests, shared with pods of equal requests. Raises ParseError."""
@@ -348,38 +332,10 @@ class Records:
         return self._labels.once(_encode(labels), lambda: labels)
 
 
-def demands_of(metadata: pods.Metadata, needs: pods.Needs) -> Demands:
-    """Returns what the annotations demand. Raises ParseError: a record ignores annotations that cannot be read, so a
-    caller that decides about a pod calls this function first."""
-    annotations = metadata.annotations
-    if not annotations:
-        return NO_DEMANDS
-    return Demands(
-        policy_annotations.demand(annotations),
-        device_affinity.terms_of(annotations, needs),
-        required_numa_node(annotations),
-        pod_terms(annotations, metadata),
-        claim_annotation.alignment_of(annotations),
-        _group_size(annotations),
-    )
-
-
 def placement_group(record: PodRecord) -> str:
     """Returns the group with which the pod is to be placed, with its namespace; "" for none."""
     name = record.labels.get(GROUP) or record.labels.get(KUEUE_GROUP)
     return f"{record.namespace}/{name}" if name and record.demands.group_size else ""
-
-
-def _group_size(annotations: Mapping[str, str]) -> int:
-    """Raises ParseError."""
-    for key in (GROUP_SIZE, KUEUE_GROUP_SIZE):
-        text = annotations.get(key)
-        if text is not None:
-            size = digits.int64(text)
-            if size is None or not 0 < size <= MAX_GROUP:
-                raise ParseError(f"annotation {key}", text, f"a number from 1 to {MAX_GROUP}")
-            return size
-    return 0
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
+from topowise.bounded import Bounded
 from topowise.runtime.log import V2, kv
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.changes import Changes
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 # For so long after another scheduler has bound a pod, its next pod may come at any moment.
 _ALONE_S: Final = 600.0
+# Of each cache of values by node.
+_MOST_BYTES: Final = 16 << 20
 
 
 class NodeStates:
@@ -204,3 +207,25 @@ class NodeStates:
     def _is_alone(self) -> bool:
         """Returns whether nobody has bound a pod past this service lately. Such pods come unforeseen."""
         return self._clock() - self._others_bound_at >= _ALONE_S
+
+
+Value = TypeVar("Value")
+Key = TypeVar("Key", bound=tuple[Any, ...])
+
+
+class CacheUntilChange(Generic[Value, Key]):
+    """Values of nodes that have not changed since; bounded in bytes. A key begins with the node and ends with UIDs."""
+
+    def __init__(self, node_states: NodeStates, size: Callable[[Key], int] = lambda _: 512) -> None:
+        self._node_states = node_states
+        self._values: Bounded[Key, tuple[int, Value]]
+        self._values = Bounded(_MOST_BYTES, lambda key, _: size(key) + 100 * len(key[-1]))
+
+    def get(self, key: Key) -> Value | None:
+        """Returns the value of a key, None if it is not kept, or its node has changed."""
+        value = self._values.get(key)
+        return value[1] if value is not None and value[0] == self._node_states.changed_at(key[0]) else None
+
+    def put(self, key: Key, value: Value) -> None:
+        """Keeps a value until its node changes."""
+        self._values.put(key, (self._node_states.changed_at(key[0]), value))

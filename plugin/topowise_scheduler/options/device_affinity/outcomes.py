@@ -7,7 +7,7 @@ or `unknown`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement
 from typing import Final, Literal, NamedTuple
 
@@ -19,7 +19,8 @@ from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.device_table import DeviceSet
 from topowise_scheduler.kubelet.pod import PodView
-from topowise_scheduler.options.device_affinity.affinity_terms import AffinityTerm
+from topowise_scheduler.ledger.pods.demands import OptionDemand, Reader
+from topowise_scheduler.options.device_affinity.affinity_terms import ANNOTATION, AffinityTerm, terms_of
 from topowise_scheduler.options.device_affinity.choices import Choices, DeviceClass, KnownDevices
 from topowise_scheduler.options.device_affinity.preferred_allocation import Rule
 from topowise_scheduler.verdicts.refusals import Refusal
@@ -49,6 +50,30 @@ _MET: Final[Verdict] = (True, "")
 _UNLISTED: Final[Verdict] = (None, "not all of its devices are known")
 
 
+class DeviceAffinity(OptionDemand, frozen=True, gc=False):
+    """The terms of a pod."""
+
+    terms: tuple[AffinityTerm, ...] = ()
+
+    @property
+    def is_required(self) -> bool:
+        """Whether a node that does not meet the terms is refused."""
+        return any(term.strength == "require" for term in self.terms)
+
+    def observed(
+        self, needs: Needs, held: Mapping[str, Placement], places: Mapping[str, Located]
+    ) -> Iterator[tuple[bool | None, str]]:
+        """See `OptionDemand`."""
+        for term, (is_met, why) in zip(self.terms, observed(self.terms, needs, held, places), strict=True):
+            yield is_met, f"{term}: {why}"
+
+
+NO_TERMS: Final = DeviceAffinity()
+READER: Final = Reader(
+    frozenset((ANNOTATION,)), frozenset(), lambda annotations, _, needs: DeviceAffinity(terms_of(annotations, needs))
+)
+
+
 class Settings(NamedTuple):
     """The service's configuration: the plug-in's rule by resource, and the outcome that a required term needs."""
 
@@ -73,7 +98,7 @@ class AffinityVerdict(msgspec.Struct, frozen=True):
 
     @property
     def grade(self) -> int:
-        """The rank of this node among other nodes, larger is better."""
+        """The rank of this node among other nodes, larger is better: up to 2 for each term."""
         return sum(_GRADES[outcome] for outcome in self.outcomes)
 
     def refusal(self, admits: Admits) -> Refusal | None:

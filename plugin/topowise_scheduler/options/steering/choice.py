@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from topowise.steering import RESOURCE as MARKER
@@ -20,6 +21,7 @@ from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.kubelet.masks import union
 from topowise_scheduler.kubelet.pod import ContainerView, PodView
 from topowise_scheduler.kubelet.trial import View, trial
+from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.verdicts.engine import AlignedContainer, Candidates
 from topowise_scheduler.verdicts.refusals import Refusal
 from topowise_scheduler.verdicts.strategies.tight_fit import TightFit
@@ -56,6 +58,15 @@ class Choice(NamedTuple):
     whys: tuple[str, ...] = ()
     is_required: bool = False
     refusal: Refusal | None = None
+
+
+def views_of(record: PodRecord) -> Views:
+    """Returns the views of a pod by the NUMA node of the markers."""
+
+    def view(numa: int | None) -> View:
+        return msgspec.structs.replace(record, steered=numa).view
+
+    return view
 
 
 def choose(states: Sequence[Kubelet], views: Views, demands: Sequence[Demand] = ()) -> Choice:

@@ -79,7 +79,7 @@ class GroupPlacer:
             if placed is None:
                 self.placement = GroupPlacement(placements, candidates.refused, tuple(not_examined))
                 return
-            if not placed.knows_devices:
+            if not placed.is_certain:
                 not_examined[RESOURCE_CLAIMS] = None
             self.overlay = placed.overlay
             is_exact = self._cluster.precision(placed.node) == "exact"
@@ -91,6 +91,5 @@ class GroupPlacer:
 
     def _unexamined(self, record: PodRecord) -> list[str]:
         """Returns what the pod requires of nodes and no check here is about."""
-        examines_claims = self._cluster.ledger.gates.claims.applies(record)
         unexamined = () if record.constraints is None else record.constraints.unexamined
-        return [words for words in unexamined if words != RESOURCE_CLAIMS or not examines_claims]
+        return list(self._cluster.ledger.gates.unexamined(unexamined))

@@ -19,6 +19,7 @@ from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.ledger.answers import Question, part
 from topowise_scheduler.ledger.gates.gate import FITS
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.options.steering.gate import SteeringOption
 from topowise_scheduler.overlay.plan.sums import Scores, Sums
 from topowise_scheduler.overlay.plan.values import KUBE_SCHEDULER, PlanError
 from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger
@@ -167,7 +168,8 @@ class Fleet:
         assert needs is not None
         namespace, name = pod_name
         record = msgspec.structs.replace(kind.record, uid=uid, namespace=namespace, name=name)
-        steered = self.ledger.ledger.gates.numa_node.choice(record, node).numa if self._is_steering else None
+        steering = self.ledger.ledger.gates.option(SteeringOption) if self._is_steering else None
+        steered = None if steering is None else steering.choice(record, node).numa
         self.ledger.bind(record, node, steered=steered)
         node_state = self._states.of(node)
         assert node_state is None or node_state.report is None or node_state.is_placed(uid), f"{name} is not on {node}"

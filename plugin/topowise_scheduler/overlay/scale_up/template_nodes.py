@@ -91,12 +91,12 @@ class TemplateNodes:
         """Returns why the empty node of a group refuses the pod, None if it takes the pod."""
         if refusal := node_groups.policy_refusal(profile, record):
             return refusal
-        placed = profile.empty.admit_steered(record)
+        placed = profile.empty.admit_as_demanded(record)
         if isinstance(placed, Unfit):
             # Of another check the reason is a refusal of this service: kube-scheduler has been asked already.
             assert isinstance(placed.reason, Refusal) or placed.check == "kubelet"
             return placed.reason if isinstance(placed.reason, Refusal) else refusals.of(placed.reason, ever=True)
-        return self._answers.affinity_refusal(record, profile.source, profile.empty.states)
+        return self._ledger.gates.refusal_of_new(record, profile.source, profile.empty.states)
 
 
 def _is_like(node: NodeObject, profile: Profile) -> bool:

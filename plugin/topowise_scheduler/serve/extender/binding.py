@@ -1,7 +1,7 @@
 """The bind verb: the last check, the reservation and the Binding, sequentially per node.
 
-A pod with a marker waits for the marker plug-in of its node before that, sequentially for these pods alone: a plug-in
-that hangs delays no other pod.
+Before that come the steps of options (`PreBind`). A step that waits for the node runs sequentially per node, for the
+pods alone that it concerns: an option that hangs delays no other pod.
 
 kube-scheduler binds a pod while it decides the next pods, so the node may have changed since the answer. The bind verb
 places the pod again on the present state. If the pod does not fit any more, kube-scheduler decides again after a
@@ -11,10 +11,10 @@ second; a refusal by the kubelet would fail the pod.
 from __future__ import annotations
 
 import asyncio
-import logging
-import re
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -23,32 +23,24 @@ from topowise import pods
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
-from topowise.runtime.log import kv
-from topowise.steering import RESOURCE as MARKER
+from topowise.text import without_uids
 from topowise_scheduler.explain import refusal_texts
+from topowise_scheduler.ledger.gates.option import PreBind
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.pods.records import PodRecord, Records
 from topowise_scheduler.report import predicted_annotation
 from topowise_scheduler.serve.extender import wire
 from topowise_scheduler.serve.extender.replies import BadRequestError, NotReady, Observer, Reply
-from topowise_scheduler.serve.extender.steering import NodeSteering
-
-if TYPE_CHECKING:
-    from topowise_scheduler.serve.extender.claims import ClaimReader
-
-log = logging.getLogger(__name__)
 
 # Together less than the 2 s of kube-scheduler's httpTimeout in our documentation.
 _WAIT_S = 0.5
 _TIMEOUT_S = 1.3
-_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
-
 
 _Locks: TypeAlias = WeakValueDictionary[str, asyncio.Lock]
 
 
 class Binder:
-    """Binds pods to nodes."""
+    """Binds pods to nodes. `prebinds` are the steps of options, in order."""
 
     def __init__(
         self,
@@ -58,19 +50,17 @@ class Binder:
         not_ready: NotReady,
         *,
         observer: Observer | None = None,
-        steering: NodeSteering | None = None,
-        claims: ClaimReader | None = None,
+        prebinds: Sequence[PreBind] = (),
     ) -> None:
         self._api = api
         self._ledger = ledger
         self._records = records
         self._not_ready = not_ready
         self._observer = observer
-        self._steering = steering
-        self._claims = claims
+        self._prebinds = prebinds
         self._locks: _Locks = WeakValueDictionary()
-        # Of binds of pods with a marker, which wait for the plug-in of the node. Other binds do not.
-        self._marker_locks: _Locks = WeakValueDictionary()
+        # Of binds that wait for this step of an option. Other binds do not.
+        self._step_locks: Sequence[_Locks] = [WeakValueDictionary() for _ in prebinds]
 
     async def bind(self, body: bytes) -> Reply:
         """ExtenderBindingArgs -> ExtenderBindingResult. Raises BadRequestError."""
@@ -93,73 +83,36 @@ class Binder:
         """Returns the error, "" if the pod is bound."""
         try:
             record = self._ledger.remembered(args.PodUID) or await self._read(args)
-            if self._claims is not None and self._claims.may_be_extended(record):
+            if any(step.reads_anew(record) for step in self._prebinds):
                 record = await self._read(args)
         except ApiError as exc:
-            return _without_uids(f"pod cannot be read: {exc}")
+            return without_uids(f"pod cannot be read: {exc}")
         if record.needs is None:
             return f"pod cannot be placed: {record.problem}"
-        if self._claims is not None and record.claims:
-            problem = await self._claims.read(record)
-            if problem and self._ledger.gates.claimed.is_required(record):
-                return problem
-        if self._steering is None or not _markers(record.needs):
-            return await self._book_and_bind(args, record, record.needs)
-        # Behind a bind that waits for the end of a label and for its own label.
-        lock = self._marker_locks.setdefault(args.Node, asyncio.Lock())
-        problem = await _acquire(lock, args.Node, _WAIT_S + 2 * self._steering.wait)
-        if problem:
-            return problem
-        try:
-            return await self._bind_marked(self._steering, args, record, record.needs)
-        finally:
-            lock.release()
+        with ExitStack() as locked:
+            for step, locks in zip(self._prebinds, self._step_locks, strict=True):
+                if wait_s := step.wait_s(record):
+                    lock = locks.setdefault(args.Node, asyncio.Lock())
+                    # Behind a bind that waits as long.
+                    if problem := await _acquire(lock, args.Node, _WAIT_S + wait_s):
+                        return problem
+                    locked.callback(lock.release)
+                record, problem = await step.prebind(record, args.Node, partial(self._book, args.Node))
+                if problem:
+                    self._note_refused(record, args.Node)
+                    return problem
+            return await self._book_and_bind(args, record)
 
-    async def _bind_marked(
-        self, steering: NodeSteering, args: wire.ExtenderBindingArgs, record: PodRecord, needs: pods.Needs
-    ) -> str:
-        """Binds a pod with a marker, steered if a NUMA node is chosen. Returns the error, "" if the pod is bound."""
-        node = args.Node
-        problem = await steering.rest(node)
-        if problem:
-            return problem
-        choice = self._ledger.gates.numa_node.choice(record, node)
-        if choice.numa is not None:
-            steered = msgspec.structs.replace(record, steered=choice.numa)
-            problem = await self._label(steering, node, steered, needs)
-            if not problem:
-                # The node may have changed while the service waited.
-                return await self._book_and_bind(args, steered, needs)
-            if choice.is_required:
-                self._ledger.gates.claims.note_refused(record, node, self._ledger.clock())
-                return problem
-            log.warning("Pod is not steered", extra=kv(node=node, why=_without_uids(problem)))
-            problem = await steering.rest(node)
-            if problem:
-                return problem
-        return await self._book_and_bind(args, record, needs)
-
-    async def _label(self, steering: NodeSteering, node: str, steered: PodRecord, needs: pods.Needs) -> str:
-        """Books a pod on its NUMA node and has the markers labelled. Returns why they are not, "" if they are."""
-        assert steered.steered is not None
-        problem = steering.silence(node) or await steering.admission(node) or self._book(node, steered, needs)
-        if problem:
-            return problem
-        problem = "cancelled"
-        try:
-            problem = await steering.request(node, steered.uid, steered.steered, _markers(needs))
-        finally:
-            if problem:
-                await self._give_up(steered, node)
-        return problem
+    def _note_refused(self, record: PodRecord, node: str) -> None:
+        for option in self._ledger.gates.options_for(record):
+            option.unreserve(record, node, self._ledger.clock())
 
     async def _give_up(self, record: PodRecord, node: str) -> None:
-        """A steered pod is not bound: it leaves the node, and its request is withdrawn."""
-        if self._steering is not None and record.steered is not None:
-            self._ledger.reservations.forget(record.uid, node)
-            await self._steering.withdraw(node, record.uid)
+        """A pod is not bound after the steps of options."""
+        for step in self._prebinds:
+            await step.unreserve(record, node)
 
-    async def _book_and_bind(self, args: wire.ExtenderBindingArgs, record: PodRecord, needs: pods.Needs) -> str:
+    async def _book_and_bind(self, args: wire.ExtenderBindingArgs, record: PodRecord) -> str:
         """Returns the error, "" if the pod is bound."""
         # A kubelet places pods in the order of their Bindings, so Bindings must follow the order of reservations.
         lock, problem = self._locks.setdefault(args.Node, asyncio.Lock()), "cancelled"
@@ -171,18 +124,19 @@ class Binder:
         if problem:
             return problem
         try:
-            problem = self._book(args.Node, record, needs)
+            problem = self._book(args.Node, record)
             if problem:
-                self._ledger.gates.claims.note_refused(record, args.Node, self._ledger.clock())
+                self._note_refused(record, args.Node)
                 await self._give_up(record, args.Node)
                 return problem
             return await self._post(args, record)
         finally:
             lock.release()
 
-    def _book(self, node: str, record: PodRecord, needs: pods.Needs) -> str:
-        """Returns why the kubelet would refuse the pod, "" if the pod is booked."""
-        refusal = self._ledger.reservations.assume(record, needs, node)
+    def _book(self, node: str, record: PodRecord) -> str:
+        """Returns why the kubelet would refuse the pod, "" if the pod is booked. The pod's amounts must be readable."""
+        assert record.needs is not None
+        refusal = self._ledger.reservations.assume(record, record.needs, node)
         if refusal is None:
             return ""
         on_numa_node = "" if record.steered is None else f" on NUMA node {record.steered}"
@@ -201,7 +155,7 @@ class Binder:
                 self._keep_reservation(record, args.Node)
             else:
                 await self._give_up(record, args.Node)
-            return _without_uids(f"binding failed: {exc}")
+            return without_uids(f"binding failed: {exc}")
         except asyncio.CancelledError:
             self._ledger.reservations.forget(args.PodUID, args.Node)
             self._keep_reservation(record, args.Node)
@@ -252,16 +206,6 @@ async def _acquire(lock: asyncio.Lock, node: str, seconds: float) -> str:
     except TimeoutError:
         return f"another bind to {node} takes too long"
     return ""
-
-
-def _markers(needs: pods.Needs) -> int:
-    """Returns the number of containers that request a marker."""
-    return sum(bool(container.limits.get(MARKER)) for container in needs.containers)
-
-
-def _without_uids(text: str) -> str:
-    """Redacts UIDs: a UID authorises a bind."""
-    return _UID.sub("(uid)", text)
 
 
 def refuse(problem: str) -> Reply:

@@ -97,7 +97,7 @@ class Shortlist:
     def _has_unknown_devices(self, question: Question, best: NDArray[np.intp]) -> bool:
         """Returns whether the devices of the pod's claims are unknown on a best node. The watch may bring the claim
         before kube-scheduler requests scores."""
-        return not all(self._answers.knows_devices(question.record, question.names[at]) for at in best.tolist())
+        return not all(self._answers.is_certain(question.record, question.names[at]) for at in best.tolist())
 
     def _merged(self, question: Question, fitting: NDArray[np.intp], body: bytes) -> Shortened | None:
         record = question.record

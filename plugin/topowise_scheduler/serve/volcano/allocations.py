@@ -84,14 +84,13 @@ class Allocations:
         return self._ledger.gates.capacity.states(record, node, self.leaving(node))
 
     def are_near(self, record: PodRecord, node: str, evicted: Collection[str] = ()) -> bool:
-        """Returns whether the devices that are free then would be as near each other as the pod requires."""
-        if not record.demands.affinity_terms:
-            return True
-        return not self._ledger.gates.affinity.refusal(record, node, {*self.leaving(node), *evicted})
+        """Returns whether no option would refuse the node then: devices may lie too far apart, or be missing."""
+        gone = {*self.leaving(node), *evicted}
+        return not any(option.is_in_vain(record, node, gone) for option in self._ledger.gates.options_for(record))
 
     def must_be_steered(self, record: PodRecord, node: str) -> bool:
         """Returns whether the pod requires a NUMA node that its kubelet has to be told before the bind."""
-        return self._ledger.gates.numa_node.must_be_steered(record, node)
+        return self._ledger.gates.needs_prebind(record, node)
 
     def fits_later(self, record: PodRecord, node: str) -> bool | None:
         """Returns whether the pod fits after the victims have left and the pods that wait for them have come.

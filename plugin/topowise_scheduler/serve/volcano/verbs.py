@@ -30,7 +30,7 @@ from topowise.bounded import Bounded
 from topowise.errors import ParseError
 from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.ledger.answers import Answers, Question
-from topowise_scheduler.ledger.pods.records import PodRecord, Records, demands_of
+from topowise_scheduler.ledger.pods.records import PodRecord, Records
 from topowise_scheduler.serve.extender.replies import (
     BadRequestError,
     NotReady,
@@ -79,7 +79,7 @@ class _Pods:
         record = self._records.record(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, nodeName="")))
         # A record ignores annotations that cannot be read; a scheduler that requests the pod gets the error.
         if record.needs is not None:
-            demands_of(pod.metadata, record.needs)
+            self._records.demands(pod.metadata, record.needs)
         self._records_by_uid.put(task.UID, (raw, record))
         return record
 

@@ -39,7 +39,7 @@ def _goes_on_as_if_it_were_there(self: Ledger, uid: str, *, keep_refusal: bool =
 
 
 def test_a_planted_fault_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ledger, "drop_pod", _goes_on_as_if_it_were_there)
+    monkeypatch.setattr(Ledger, "_forget", _goes_on_as_if_it_were_there)
     tally = play(4, pods=24)
     assert tally.left_out[""] > 0
     assert "was not let onto" in tally.evidence[0]

@@ -9,7 +9,7 @@ import pytest
 from scheduling import Service, counts, exact, kubelet, pod
 from steering_pods import marked
 from topowise_scheduler.explain.refusal_texts import TEXTS
-from topowise_scheduler.ledger.gates.numa_node import views_of
+from topowise_scheduler.options.steering.choice import views_of
 from topowise_scheduler.verdicts.refusals import Refusal
 
 BESIDE = "require same: app=cache"

@@ -20,7 +20,7 @@ from topowise.nrt import NodeResourceTopology
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.gates.gate import FITS
-from topowise_scheduler.options.device_affinity import ANNOTATION
+from topowise_scheduler.options.device_affinity.affinity_terms import ANNOTATION
 from topowise_scheduler.overlay.candidates import Classes
 from topowise_scheduler.overlay.overlay import Overlay, Placement
 from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger

@@ -16,6 +16,7 @@ from topowise.steering import RESOURCE
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet, free_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.options.steering.annotation import NO_DEMAND
 from topowise_scheduler.overlay.overlay import NodeCopy, Overlay, Placement, Unfit
 from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger
 from topowise_scheduler.verdicts import kube_scheduler
@@ -64,7 +65,7 @@ class Clusters:
             record, name = self.made(), rng.choice(self.names)
             if self.takes(record, name):
                 for ledger in (self.base, self.real):
-                    ledger.bind(record, name, steered=record.demands.numa_node)
+                    ledger.bind(record, name, steered=record.demand(NO_DEMAND).numa_node)
                 self.running[record.uid] = record, name, record.uid
         self.overlay = Overlay(self.base.trial)
 

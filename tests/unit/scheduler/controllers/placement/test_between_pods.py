@@ -98,6 +98,58 @@ def test_a_pod_that_kube_scheduler_may_refuse_is_only_nominated(
     assert [write.form for write in placing.next()] == [form]
 
 
+def test_a_pod_waits_for_a_friend_that_is_bound_or_placed_later(placing: Placing) -> None:
+    placing.put("a", affinity=TOGETHER)
+    assert placing.place_all() == {}
+    placing.put("friend", "1", labels={"app": "a"}, node="n4")
+    assert zones(placing.place_all()) == {"a": "b"}
+    placing.put("b", labels={"app": "b"}, affinity={"podAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": ZONE, "labelSelector": {"matchLabels": {"app": "c"}}}
+        ]
+    }})  # fmt: skip
+    assert placing.place_all() == {}
+    placing.put("later", labels={"app": "c"})
+    assert set(placing.place_all()) == {"b", "later"}
+
+
+def test_a_pod_waits_until_another_domain_has_as_many_pods(placing: Placing) -> None:
+    for name in ("n3", "n4"):
+        placing.node(name, {"unschedulable": True}, labels={ZONE: "b", "kubernetes.io/hostname": name})
+    for name in ("one", "two"):
+        placing.put(name, labels={"app": "a"}, topologySpreadConstraints=spread())
+    assert set(placing.place_all()) == {"one"}
+    placing.put("foreign", "1", labels={"app": "a"}, node="n3")
+    assert set(placing.place_all()) == {"two"}
+
+
+def test_a_pod_may_go_where_a_pod_has_lost_its_label(placing: Placing) -> None:
+    for number in range(1, 5):
+        placing.put(f"old-{number}", "1", labels={"app": "a"}, node=f"n{number}")
+    placing.put("a", affinity=APART)
+    assert placing.place_all() == {}
+    placing.put("old-2", labels={"app": "b"})
+    assert placing.place_all() == {"a": "n2"}
+
+
+def test_a_node_without_a_report_is_no_way_around_constraints(placing: Placing) -> None:
+    placing.node("n5", labels={ZONE: "a", "kubernetes.io/hostname": "n5"})
+    for number in range(1, 6):
+        placing.put(f"old-{number}", "1", labels={"app": "a"}, node=f"n{number}")
+    placing.put("a", affinity=APART)
+    assert placing.place_all() == {}
+
+
+def test_a_pod_counts_where_it_is_bound_after_all(placing: Placing) -> None:
+    """It was assumed on another node."""
+    record = placing.put("moved", labels={"app": "a"})
+    assert placing.service.assume(record, "n1") == ""
+    placing.put("moved", node="n2")
+    for name in "abcd":
+        placing.put(name, labels={"app": "a"}, affinity=APART)
+    assert sorted(placing.place_all().values()) == ["n1", "n3", "n4"]
+
+
 def test_what_a_lost_write_placed_repels_nobody(placing: Placing) -> None:
     for name in "abcd":
         placing.put(name, labels={"app": "a"}, affinity=APART)

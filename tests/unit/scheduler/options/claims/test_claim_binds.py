@@ -11,8 +11,9 @@ import pytest
 from claim_objects import ClaimService, claim, claiming, put_class
 from scheduling import NoApi
 from topowise.errors import ApiError
+from topowise_scheduler.options.claims.gate import ClaimOption
+from topowise_scheduler.options.claims.prebind import ClaimPreBind
 from topowise_scheduler.serve.extender.binding import Binder
-from topowise_scheduler.serve.extender.claims import ClaimReader
 
 REQUIRE = "require"
 PATH = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/"
@@ -29,8 +30,8 @@ class Server(NoApi):
         self.is_silent = False
         self.service = ClaimService()
         self.service.add_node("n1", 0, 1)
-        reader = ClaimReader(self, self.service.claims)
-        self.binder = Binder(self, self.service.ledger, self.service.records, lambda: None, claims=reader)
+        reader = ClaimPreBind(self, self.service.ledger.gates.option(ClaimOption))
+        self.binder = Binder(self, self.service.ledger, self.service.records, lambda: None, prebinds=[reader])
 
     async def request(self, method: str, path: str, **options: Any) -> bytes:  # type: ignore[override]
         await asyncio.sleep(3600 if self.is_silent and method == "GET" else 0)

@@ -16,9 +16,10 @@ from steering_pods import marked
 from topowise import nrt
 from topowise_scheduler.dashboard.node_details import NodeReader
 from topowise_scheduler.explain.explanation import ClaimExplanation, NodeExplanation
-from topowise_scheduler.ledger.gates import claimed_nodes
-from topowise_scheduler.ledger.gates.claims import Judgement
+from topowise_scheduler.options.claims import claimed_nodes
+from topowise_scheduler.options.claims.gate import ClaimOption, Judgement
 from topowise_scheduler.options.claims.work import Work
+from topowise_scheduler.options.steering.gate import SteeringOption
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.refusals import Refusal
 
@@ -39,7 +40,7 @@ def refusal(cluster: ClaimService, document: dict[str, object]) -> str:
 
 
 def judged(cluster: ClaimService, document: dict[str, object]) -> Judgement:
-    return cluster.ledger.gates.claims.judge(cluster.records.record(decoded(document)), "n1")
+    return cluster.ledger.gates.option(ClaimOption).judge(cluster.records.record(decoded(document)), "n1")
 
 
 REQUIRES = {"topowise.io/claim-alignment": "require"}
@@ -62,7 +63,7 @@ def test_with_markers_the_pod_goes_to_its_devices() -> None:
     pod = marked_claiming("p", "a", annotations=REQUIRES)
     assert not refusal(cluster, pod)
     record = cluster.records.record(decoded(pod))
-    assert cluster.ledger.gates.numa_node.choice(record, "n1").numa == 1
+    assert cluster.ledger.gates.option(SteeringOption).choice(record, "n1").numa == 1
 
 
 def test_a_pod_is_steered_also_if_the_kubelet_is_predicted_to_place_it_near_its_devices() -> None:
@@ -70,9 +71,9 @@ def test_a_pod_is_steered_also_if_the_kubelet_is_predicted_to_place_it_near_its_
     cluster = service(0, markers=512)
     cluster.put_claim("a")
     record = cluster.records.record(decoded(marked_claiming("p", "a")))
-    choice = cluster.ledger.gates.numa_node.choice(record, "n1")
+    choice = cluster.ledger.gates.option(SteeringOption).choice(record, "n1")
     assert (choice.numa, choice.alone, choice.is_required) == (0, 0, False)
-    assert cluster.ledger.gates.claims.judge(record, "n1").outcome == "aligned"
+    assert cluster.ledger.gates.option(ClaimOption).judge(record, "n1").outcome == "aligned"
 
 
 def test_a_full_numa_node_of_the_devices_refuses_the_pod() -> None:
@@ -193,9 +194,9 @@ def test_a_node_that_gave_other_devices_than_predicted_is_left_out_for_a_minute(
     question = cluster.answers.question(decoded(pod), ["n1"])
     cluster.answers.expect(question, 0)
     cluster.put_claim("a", 1, ["gpu-1"], version=2)
-    gate, now = cluster.ledger.gates.claims, cluster.clock.now
+    gate, now = cluster.ledger.gates.option(ClaimOption), cluster.clock.now
     assert gate.refusal(question.record, "n1") == Refusal.CLAIMS_APART
-    gate.note_refused(question.record, "n1", now)
+    gate.unreserve(question.record, "n1", now)
     # kube-scheduler takes the allocation back.
     cluster.put_claim("a", version=3)
     assert gate.refusal(question.record, "n1") == Refusal.CLAIMS_MISPREDICTED
@@ -211,7 +212,10 @@ def test_bound_pods_are_compared_with_their_devices() -> None:
     cluster.put_claim("b", 1, ["gpu-1"])
     for name, of_pod in (("first", "a"), ("second", "b")):
         cluster.put(claiming(name, "1", of_pod, node="n1"))
-    found = {pod.record.name: (pod.outcome, pod.near, pod.placed) for pod in cluster.ledger.gates.claims.all_bound()}
+    found = {
+        pod.record.name: (pod.outcome, pod.near, pod.placed)
+        for pod in cluster.ledger.gates.option(ClaimOption).all_bound()
+    }
     assert found == {"first": ("aligned", {0}, {0}), "second": ("apart", {1}, {0})}
 
 
@@ -223,7 +227,7 @@ async def test_the_dashboard_shows_devices_beside_cpus() -> None:
     assert details is not None
     assert details.pods[0].numa.endswith("; claimed devices on NUMA node 1")
     assert details.svg.count("dra.topowise.io/gpu.example.com") >= 2
-    found = cluster.ledger.gates.claimed.devices_by_numa_node("n1")
+    found = cluster.ledger.gates.option(ClaimOption).nodes.devices_by_numa_node("n1")
     assert found == {0: {"gpu.example.com": [("gpu-0", False)]}, 1: {"gpu.example.com": [("gpu-1", True)]}}
 
 
@@ -262,7 +266,7 @@ def test_extended_resources_that_a_class_backs_are_predicted() -> None:
         return document
 
     first = cluster.answers.question(decoded(pod("first", "1")), ["n1"])
-    assert cluster.ledger.gates.claims.judge(first.record, "n1").near == {0}
+    assert cluster.ledger.gates.option(ClaimOption).judge(first.record, "n1").near == {0}
     cluster.answers.expect(first, 0)
     assert refusal(cluster, pod("second", "1")) == Refusal.CLAIMS_APART
     made = claim("first-x7", 1, ["gpu-0"], request="container-0-request-1")
@@ -275,7 +279,7 @@ def test_extended_resources_that_a_class_backs_are_predicted() -> None:
     # A device plug-in of the node provides the resource instead.
     cluster.put_node("n1", allocatable={"cpu": "8", "example.com/gpu": "2"})
     cluster.ledger.node_states.note_change("n1")
-    assert cluster.ledger.gates.claims.judge(first.record, "n1").outcome == "nothing"
+    assert cluster.ledger.gates.option(ClaimOption).judge(first.record, "n1").outcome == "nothing"
 
 
 def explained(cluster: ClaimService, document: dict[str, object]) -> NodeExplanation:

@@ -11,7 +11,7 @@ import pytest
 from claim_objects import DRIVER, claim, device_slice
 from scheduling import NoApi
 from topowise.kube.reflector import Reflector
-from topowise_scheduler.ledger import claim_watch
+from topowise_scheduler.options.claims import watch as claim_watch
 from topowise_scheduler.options.claims.ledger import Claims
 
 

@@ -20,6 +20,7 @@ from topowise_scheduler.controllers.alignment import AlignmentPreemption, Victim
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.options.claims.gate import ClaimOption
 from topowise_scheduler.options.claims.ledger import Claims
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.engine import Outcome
@@ -187,7 +188,7 @@ def record_of(cluster: FilledService, document: dict[str, Any]) -> PodRecord:
 def test_a_judgement_is_of_the_pods_that_leave() -> None:
     """gpu-0 on NUMA node 0 is the first free device once the first pod has left, gpu-1 on NUMA node 1 before."""
     cluster = service(0, 1)
-    first, gate = cluster.run("first", "1", "gpu-0"), cluster.ledger.gates.claims
+    first, gate = cluster.run("first", "1", "gpu-0"), cluster.ledger.gates.option(ClaimOption)
     second = cluster.run("second", "1")
     record = record_of(cluster, claiming("p", "2", "new", alignment="require"))
     for _ in range(2):
@@ -199,7 +200,7 @@ def test_a_judgement_is_of_the_pods_that_leave() -> None:
 
 def test_a_judgement_ends_with_another_reservation_of_a_claim() -> None:
     cluster = service(0, 1)
-    first, gate = cluster.run("first", "1", "gpu-0"), cluster.ledger.gates.claims
+    first, gate = cluster.run("first", "1", "gpu-0"), cluster.ledger.gates.option(ClaimOption)
     record = record_of(cluster, claiming("p", "2", "new", alignment="require"))
     assert gate.judge(record, "n1", [first]).near == {0}
     cluster.put_claim("of-first", 1, ["gpu-0"], version=2, reserved=[first, OTHER], owner=first)

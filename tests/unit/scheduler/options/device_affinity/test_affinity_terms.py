@@ -9,7 +9,7 @@ import pytest
 
 from topowise import pods
 from topowise.errors import ParseError
-from topowise_scheduler.options.device_affinity import ANNOTATION, AffinityTerm, read, terms_of
+from topowise_scheduler.options.device_affinity.affinity_terms import ANNOTATION, AffinityTerm, read, terms_of
 
 GPU, NIC = "nvidia.com/gpu", "rdma/hca"
 

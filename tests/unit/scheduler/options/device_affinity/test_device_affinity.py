@@ -27,8 +27,11 @@ from topowise_scheduler.kubectl.console import Console
 from topowise_scheduler.kubectl.doctor import command
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.budgets import Budgets
-from topowise_scheduler.ledger.gates import affinity as affinity_gate
-from topowise_scheduler.options.device_affinity import ANNOTATION, Rule, Settings
+from topowise_scheduler.ledger.rows import node_states
+from topowise_scheduler.options.device_affinity.affinity_terms import ANNOTATION
+from topowise_scheduler.options.device_affinity.gate import DeviceAffinityOption
+from topowise_scheduler.options.device_affinity.outcomes import Settings
+from topowise_scheduler.options.device_affinity.preferred_allocation import Rule
 from topowise_scheduler.overlay import defrag
 from topowise_scheduler.overlay.defrag.scene import Cluster
 from topowise_scheduler.serve import metrics
@@ -142,36 +145,36 @@ def affinity(service: Service, name: str, annotations: Mapping[str, str] = PREFE
 def test_pods_without_the_annotation_are_answered_as_ever() -> None:
     running = service()
     record = running.records.decode(msgspec.json.encode(wanting("p", {"other": "x"})))
-    assert record.demands.affinity_terms == ()
+    assert record.demands.of_options == ()
     assert post(running, "filter", wanting("p", {"other": "x"}), *ALL)["NodeNames"] == list(ALL)
-    assert not running.ledger.gates.affinity._judged._values
+    assert not running.ledger.gates.option(DeviceAffinityOption)._judged._values
 
 
 def test_judgements_of_a_node_are_cached_until_it_changes() -> None:
     running = service({"n1": ONE_SWITCH})
     question = running.question(wanting("p", REQUIRE), "n1")
-    first = running.answers.affinity(question, "n1")
-    assert first is not None
-    assert running.answers.affinity(question, "n1") is first
+    first = running.ledger.gates.option(DeviceAffinityOption).of(question.record, "n1")
+    assert running.ledger.gates.option(DeviceAffinityOption).of(question.record, "n1") is first
     running.report(node("n1", APART, version="2"))
-    again = running.answers.affinity(question, "n1")
-    assert (first.outcomes, again and again.outcomes) == (("sure",), ("impossible",))
+    again = running.ledger.gates.option(DeviceAffinityOption).of(question.record, "n1")
+    assert (first.outcomes, again.outcomes) == (("sure",), ("impossible",))
 
 
 def test_judgements_of_shapes_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(affinity_gate, "_MOST_BYTES", 20_000)
+    monkeypatch.setattr(node_states, "_MOST_BYTES", 20_000)
     running = service({"n1": ONE_SWITCH})
 
     def judged(number: int) -> Any:
         document = wanting("p", REQUIRE)
         document["spec"]["containers"][0]["resources"]["limits"]["memory"] = str(number)
-        return running.answers.affinity(running.question(document, "n1"), "n1")
+        record = running.question(document, "n1").record
+        return running.ledger.gates.option(DeviceAffinityOption).of(record, "n1")
 
     first = judged(1)
     assert judged(1) is first
     for number in range(2, 60):
         judged(number)
-        assert running.ledger.gates.affinity._judged._values.bytes <= 20_000
+        assert running.ledger.gates.option(DeviceAffinityOption)._judged._values.bytes <= 20_000
     assert judged(59) is judged(59)
     assert judged(1) is not first
 
@@ -213,7 +216,7 @@ def test_an_invalid_annotation_is_a_clear_error(text: str) -> None:
     assert error.endswith("the pod is not placed until it is corrected")
     assert post(running, "prioritize", wanting("p", {ANNOTATION: text}), "n1") == []
     # A pod that runs already is evaluated by its actual devices.
-    assert running.put(wanting("there", {ANNOTATION: text}, node="n1")).demands.affinity_terms == ()
+    assert running.put(wanting("there", {ANNOTATION: text}, node="n1")).demands.of_options == ()
 
 
 def test_a_damaged_attribute_is_reported_and_costs_only_the_pci_paths() -> None:

@@ -19,7 +19,8 @@ from topowise.attributes.pci_devices import Located
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pci import Place
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
-from topowise_scheduler.options.device_affinity import AffinityTerm, Devices, Settings, judge, read
+from topowise_scheduler.options.device_affinity.affinity_terms import AffinityTerm, read
+from topowise_scheduler.options.device_affinity.outcomes import Devices, Settings, judge
 
 GPU, NIC = "nvidia.com/gpu", "rdma/hca"
 GIB = 1 << 30

@@ -10,15 +10,15 @@ from scheduling import configuration, decoded, kubelet, machine, pod
 from steering_pods import marked
 from topowise.errors import ParseError
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.ledger.gates.numa_node import views_of
 from topowise_scheduler.ledger.pods.records import PodRecord, Records
+from topowise_scheduler.options.registry import READERS
 from topowise_scheduler.options.steering.annotation import required_numa_node
-from topowise_scheduler.options.steering.choice import Choice, Demand, choose, refusal_of
+from topowise_scheduler.options.steering.choice import Choice, Demand, choose, refusal_of, views_of
 from topowise_scheduler.verdicts.refusals import Refusal
 
 
 def record(document: dict[str, object]) -> PodRecord:
-    return Records().record(decoded(document))
+    return Records(readers=READERS).record(decoded(document))
 
 
 def chosen(node: Kubelet, document: dict[str, object], *demands: Demand) -> Choice:

@@ -15,8 +15,10 @@ from scheduling import NoApi, Service, exact, kubelet, pod
 from steering_pods import marked, requiring
 from topowise import steering
 from topowise.errors import ApiError
+from topowise_scheduler.options.steering.gate import SteeringOption
+from topowise_scheduler.options.steering.leases import NodeSteering
+from topowise_scheduler.options.steering.prebind import SteeringPreBind
 from topowise_scheduler.serve.extender.binding import Binder
-from topowise_scheduler.serve.extender.steering import NodeSteering
 
 WAIT_S = 60.0
 SHORT_S = 0.05
@@ -52,7 +54,9 @@ class Cluster(NoApi):
             unadmitted=lambda name: service.ledger.unadmitted(name, steering.RESOURCE),
             clock=service.clock,
         )
-        self.binder = Binder(self, service.ledger, service.records, lambda: None, steering=self.steering)
+        ledger = service.ledger
+        step = SteeringPreBind(self.steering, ledger.gates.option(SteeringOption), ledger.reservations.forget)
+        self.binder = Binder(self, ledger, service.records, lambda: None, prebinds=[step])
 
     async def request(self, method: str, path: str, *, body: bytes = b"", **options: Any) -> bytes:  # type: ignore[override]
         await asyncio.sleep(0)

@@ -12,8 +12,10 @@ from switched import GPU, NIC, hardware, published
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.steering import RESOURCE
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.options.device_affinity import ANNOTATION, Settings
+from topowise_scheduler.options.device_affinity.affinity_terms import ANNOTATION
+from topowise_scheduler.options.device_affinity.outcomes import Settings
 from topowise_scheduler.options.steering.choice import Choice
+from topowise_scheduler.options.steering.gate import SteeringOption
 from topowise_scheduler.verdicts.refusals import Refusal
 
 TERM = f"require {GPU},{NIC}: pcie-switch"
@@ -47,7 +49,7 @@ def decided(service: Service, document: dict[str, Any]) -> tuple[str, Choice]:
     record = service.put(document)
     text = service.answers.verdicts(service.question(document, "n1")).refusal(0)
     assert text == service.ledger.gates.all(record, "n1")
-    return text, service.ledger.gates.numa_node.choice(record, "n1")
+    return text, service.ledger.gates.option(SteeringOption).choice(record, "n1")
 
 
 @pytest.mark.parametrize("switches", [FAR, MIXED])

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from topowise.bounded import Bounded
 from topowise.claimed_devices import NumaNodes
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.ledger.gates.affinity import CacheUntilChange
-from topowise_scheduler.ledger.pods.pod_states import PodStates
+from topowise_scheduler.ledger.gates.option import Cluster
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.ledger.rows.node_states import NodeStates
-from topowise_scheduler.options.claims.annotation import Alignment
+from topowise_scheduler.ledger.rows.node_states import CacheUntilChange
+from topowise_scheduler.options.claims.annotation import NO_DEMAND, Alignment
 from topowise_scheduler.options.claims.devices import ClaimedDevices, numa_nodes_of
 from topowise_scheduler.options.claims.work import MOST_UNITS, Work
 from topowise_scheduler.options.steering.choice import Demand
-from topowise_scheduler.verdicts.kube_scheduler import Node, Objection, lacks_devices
+from topowise_scheduler.options.steering.gate import Source
+from topowise_scheduler.verdicts.kube_scheduler import Node
 from topowise_scheduler.verdicts.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -60,39 +60,32 @@ _NOT_REPORTED: Final = Claimed(ClaimedDevices(problem="the node has no report"))
 _LATER: Final = Claimed(ClaimedDevices(problem="a call predicts a limited number of nodes, with limited work"))
 
 
-class ClaimedNodes:
-    """`settings` is None if claims are not enabled. Unless they are `ignored`, no pod that requires alignment fits
-    then."""
+class ClaimedNodes(Source):
+    """See `Source` for what the devices demand of a steered pod."""
 
-    def __init__(
-        self, node_states: NodeStates, pods: PodStates, settings: ClaimSettings | None, *, ignored: bool
-    ) -> None:
-        self._node_states = node_states
-        self._pods = pods
+    def __init__(self, cluster: Cluster, settings: ClaimSettings) -> None:
+        self._node_states = cluster.node_states
+        self._pods = cluster.pods
         self.settings = settings
-        self.ignored = settings is None and ignored
         self._checked_at = -1
         self._is_limited = False
         self._left = 0
         self._own_units = 0
         self._shared_units = 0
         self._left_out: set[str] = set()
-        self._known = CacheUntilChange[Claimed, tuple[str, bytes, frozenset[str]]](node_states, lambda _: 1024)
-        self._has_free = CacheUntilChange[bool, tuple[str, frozenset[str]]](node_states)
+        self._known = CacheUntilChange[Claimed, tuple[str, bytes, frozenset[str]]](cluster.node_states, lambda _: 1024)
+        self._has_free = CacheUntilChange[bool, tuple[str, frozenset[str]]](cluster.node_states)
         self._numa: Bounded[tuple[tuple[int, ...], str], NumaNodes]
         self._numa = Bounded(_MAX_NUMA_BYTES, lambda key, _: 10 * len(key[1]))
 
     def alignment(self, record: PodRecord) -> Alignment:
         """Returns how near a pod with claims has to be to their devices."""
-        if record.demands.claim_alignment:
-            return record.demands.claim_alignment
-        settings = self.settings
-        return "prefer" if settings is None else settings.by_namespace.get(record.namespace, settings.default)
+        demanded = record.demand(NO_DEMAND).alignment
+        return demanded or self.settings.by_namespace.get(record.namespace, self.settings.default)
 
     def applies(self, record: PodRecord) -> bool:
-        """Returns whether claims are enabled, and the pod has claims or extended resources that a class backs."""
-        settings = self.settings
-        return settings is not None and bool(record.claims or settings.claims.extended_resources(record.needs))
+        """Returns whether the pod has claims or extended resources that a class backs."""
+        return bool(record.claims or self.settings.claims.extended_resources(record.needs))
 
     def is_required(self, record: PodRecord) -> bool:
         """Returns whether the pod has claims, and must be near their devices."""
@@ -100,8 +93,6 @@ class ClaimedNodes:
 
     def digest(self, record: PodRecord) -> bytes:
         """Returns a key that is equal for pods whose claims get the same devices on the same node."""
-        if self.settings is None:
-            return b""
         self._forget_unexpected()
         return self.settings.claims.digest(record.uid, record.namespace, record.claims)
 
@@ -130,7 +121,7 @@ class ClaimedNodes:
 
     def freeing(self, record: PodRecord, leaving: Collection[str]) -> frozenset[str]:
         """Returns those of the pods `leaving` (UIDs) on which the devices of the pod's claims depend."""
-        if self.settings is None or not leaving:
+        if not leaving:
             return frozenset()
         frees = self.settings.claims.frees
         return frozenset([uid for uid in leaving if uid == record.uid or frees(uid)])
@@ -139,7 +130,7 @@ class ClaimedNodes:
         """Returns the devices of a pod's claims on a node, once the pods `leaving` have left; a node without a report
         has no NUMA nodes."""
         node_state = self._node_states.of(name)
-        if self.settings is None or node_state is None or node_state.kubelet is None:
+        if node_state is None or node_state.kubelet is None:
             return _NOT_REPORTED
         # Extended resources are in the shape.
         key = (name, self.digest(record) + record.shape, self.freeing(record, leaving))
@@ -177,19 +168,31 @@ class ClaimedNodes:
         """Returns the devices of a pod's claims on a reported node, once the pods `leaving` have left and these devices
         are `taken`. The answer is not kept."""
         node_state = self._node_states.of(name)
-        if self.settings is None or node_state is None or node_state.kubelet is None:
+        if node_state is None or node_state.kubelet is None:
             return _NOT_REPORTED
         devices = self.settings.claims.devices(record, self.settings.node_of(name), name, leaving, taken, work)
         return Claimed(devices, self._near(name, node_state.kubelet, devices))
 
-    def shortage(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Objection | None:
-        """Returns the objection to a node that is known to lack devices for the pod's claims, once the pods `leaving`
-        have left. It is kube-scheduler's own: `filter` is not asked about such a node."""
-        devices = self.of(record, name, leaving).devices if self.applies(record) else ClaimedDevices()
-        return lacks_devices(devices.problem) if devices.is_short else None
+    def key(self, record: PodRecord, name: str, leaving: Collection[str]) -> tuple[frozenset[int], bool] | None:
+        """See `Source`."""
+        return (self.of(record, name, leaving).near, self.is_required(record)) if self.applies(record) else None
 
-    def demands(self, record: PodRecord, name: str, node: Kubelet, leaving: Collection[str] = ()) -> Iterator[Demand]:
-        """Yields what the devices demand of the NUMA node to which the pod is steered.
+    def requires_label(self, record: PodRecord, name: str) -> bool:
+        """See `Source`."""
+        return self.is_required(record)
+
+    def always_steers(self, record: PodRecord) -> bool:
+        """See `Source`. Preferred or required, the bind steers the pod to the devices of its claims."""
+        return self.applies(record)
+
+    def may_preempt(self, record: PodRecord) -> bool:
+        """See `Source`."""
+        return self.is_required(record)
+
+    def demands(
+        self, record: PodRecord, name: str, states: Sequence[Kubelet], leaving: Collection[str]
+    ) -> Iterator[Demand]:
+        """See `Source`.
 
         A pod with devices on several NUMA nodes may need several as well, so nothing is required of it.
         """
@@ -198,18 +201,11 @@ class ClaimedNodes:
             return
         is_single = len(near) == 1
         required = is_single and self.is_required(record)
-        why = "the devices of its claims"
         # Without a label the kubelet may take another NUMA node than predicted.
-        yield Demand(near, why, is_required=required, needs_label=is_single, refusal=Refusal.CLAIMS_APART)
-
-    def leaves_devices(self, record: PodRecord) -> bool:
-        """Returns whether the pod leaves nodes with free devices to pods with claims: claims are enabled, and it has
-        none."""
-        return self.settings is not None and not self.applies(record)
+        yield demand_of(near)._replace(is_required=required, needs_label=is_single)
 
     def has_free_devices(self, name: str) -> bool:
-        """Returns whether a node has a device in its slices that no claim has. Claims must be enabled."""
-        assert self.settings is not None
+        """Returns whether a node has a device in its slices that no claim has."""
         if name not in self.settings.claims.nodes:
             return False
         self._forget_unexpected()
@@ -225,7 +221,7 @@ class ClaimedNodes:
         """Returns by NUMA node and driver the devices of a node that claims can have, each with whether a claim has
         it."""
         node_state, found = self._node_states.of(name), dict[int, dict[str, list[tuple[str, bool]]]]()
-        if self.settings is None or node_state is None or node_state.kubelet is None:
+        if node_state is None or node_state.kubelet is None:
             return found
         numa_nodes = self._numa_nodes(name, node_state.kubelet)
         for device, where, is_allocated in self.settings.claims.devices_of_node(name):
@@ -236,14 +232,13 @@ class ClaimedNodes:
 
     def assume(self, record: PodRecord, name: str) -> None:
         """Expects the predicted devices of a pod's claims on the node that the pod is expected on."""
-        if self.settings is not None and self.applies(record):
+        if self.applies(record):
             results = self.of(record, name).devices.results
             if results:
                 self.settings.claims.assume(record.uid, name, results)
 
     def _forget_unexpected(self) -> None:
         """Ends assumed allocations of pods that are not expected on the node any more."""
-        assert self.settings is not None
         # A pod that leaves a node changes the node.
         if self._node_states.changes == self._checked_at:
             return
@@ -262,3 +257,8 @@ class ClaimedNodes:
         report = None if node_state is None else node_state.report
         key = tuple(kubelet.node_ids), "" if report is None else report.pcie_roots
         return self._numa.once(key, lambda: numa_nodes_of(*key))
+
+
+def demand_of(near: frozenset[int]) -> Demand:
+    """Returns the demand to be near devices on these NUMA nodes."""
+    return Demand(near, "the devices of its claims", refusal=Refusal.CLAIMS_APART)

@@ -1,8 +1,7 @@
 """Nodes that lack markers for the pod, or a NUMA node that the pod requires, and the choice of a NUMA node.
 
-A pod requires NUMA nodes by `topowise.io/numa-node`, by `topowise.io/numa-affinity`, by required terms of
-`topowise.io/device-affinity` that only a label makes sure, or by the devices of its claims. All demands are decided
-together, as a NUMA node has to meet all of them (steering/choice.py).
+A pod requires NUMA nodes by `topowise.io/numa-node`, by `topowise.io/numa-affinity`, or by another option (`Source`).
+All demands are decided together, as a NUMA node has to meet all of them (choice.py).
 
 kube-scheduler ignores requests of markers (`ignoredResources`), so that a pod with a marker also goes to nodes without
 steering. A kubelet ignores the request too if its Node does not list the resource (removeMissingExtendedResources).
@@ -13,7 +12,7 @@ Invariant: a cached verdict is used only until its node changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence, Set
 from typing import Final, TypeAlias
 
 import msgspec
@@ -21,16 +20,15 @@ import msgspec
 from topowise.bounded import Bounded
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.trial import View
-from topowise_scheduler.ledger.gates.affinity import AffinityGate, CacheUntilChange, Terms
-from topowise_scheduler.ledger.gates.claimed_nodes import ClaimedNodes
 from topowise_scheduler.ledger.gates.gate import Draft, Question
-from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
+from topowise_scheduler.ledger.gates.option import Cluster, Option
 from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.node.uncertainty import is_chosen
+from topowise_scheduler.ledger.pods.demands import Demands
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.ledger.rows.node_states import NodeStates
-from topowise_scheduler.options.steering.choice import Choice, Demand, Views, choose, refusal_of
+from topowise_scheduler.ledger.rows.node_states import CacheUntilChange
+from topowise_scheduler.options.steering.annotation import NO_DEMAND
+from topowise_scheduler.options.steering.choice import Choice, Demand, choose, refusal_of, views_of
 from topowise_scheduler.options.steering.demands import Beside, beside, demand_of
 from topowise_scheduler.options.steering.numa_affinity import PodTerm
 from topowise_scheduler.verdicts import refusals
@@ -46,46 +44,66 @@ def no_markers(name: str) -> None:
 
 _MOST_BYTES: Final = 1 << 20
 _OF_OTHER_PODS: Final = refusals.OF_STEERING | refusals.OF_CLAIMS
-_Key: TypeAlias = tuple[str, bytes, int | None, tuple[PodTerm, ...], Terms, frozenset[int], frozenset[str]]
+_Key: TypeAlias = tuple[str, bytes, Demands, tuple[Hashable, ...], frozenset[str]]
 
 
-class NumaNodeGate:
-    """See `Gate`. Unless the service `steers`, no pod with a required NUMA node fits: the kubelet alone would choose.
+class Source:
+    """Another option that demands NUMA nodes of steered pods; a source without any demand."""
+
+    def demands(
+        self, record: PodRecord, name: str, states: Sequence[Kubelet], leaving: Collection[str]
+    ) -> Iterator[Demand]:
+        """Yields what the option demands of the NUMA nodes of a node in these states, once the pods `leaving` have
+        left."""
+        return iter(())
+
+    def key(self, record: PodRecord, name: str, leaving: Collection[str]) -> Hashable:
+        """Returns a key that is equal for pods of equal `demands` (PodRecord) that get the same on equal nodes."""
+        return None
+
+    def may_be_shared(self, record: PodRecord) -> bool:
+        """Returns whether nodes with the same number (NodeStates.number) and key get the same demands."""
+        return True
+
+    def requires_label(self, record: PodRecord, name: str) -> bool:
+        """Returns whether a demand may be required that the kubelet alone does not meet."""
+        return False
+
+    def always_steers(self, record: PodRecord) -> bool:
+        """Returns whether the pod is steered for a demand that is only preferred, too."""
+        return False
+
+    def may_preempt(self, record: PodRecord) -> bool:
+        """Returns whether evictions may open a node that a required demand closes."""
+        return False
+
+
+class SteeringOption(Option):
+    """See `Option`. Unless the service `steers`, no pod with a required NUMA node fits: the kubelet alone would choose.
     Markers count all the same.
 
-    Preemption is not planned for this gate, except for the devices of claims: it does not know which pods are on a NUMA
-    node.
+    Preemption is planned for sources alone that know of which pods their demands are: annotations do not.
     """
 
-    def __init__(
-        self,
-        node_states: NodeStates,
-        ignored: IgnoredPods,
-        affinity: AffinityGate,
-        claimed: ClaimedNodes,
-        markers: Markers,
-        *,
-        steers: bool,
-    ) -> None:
-        self._node_states = node_states
-        self._ignored = ignored
-        self._affinity = affinity
-        self._claimed = claimed
+    def __init__(self, cluster: Cluster, sources: Sequence[Source], markers: Markers, *, steers: bool) -> None:
+        self._node_states = cluster.node_states
+        self._ignored = cluster.ignored
+        self._sources = sources
         self._markers = markers
         self._steers = steers
-        self._used_by_node = CacheUntilChange[int, tuple[str, frozenset[str]]](node_states)
+        self._used_by_node = CacheUntilChange[int, tuple[str, frozenset[str]]](cluster.node_states)
         # Choices for pods that no other pod and no device draws, by the number of the node's state.
-        self._choices: Bounded[tuple[int, bytes, int | None, frozenset[int], bool], Choice]
+        self._choices: Bounded[tuple[int, bytes, int | None, tuple[Hashable, ...]], Choice]
         self._choices = Bounded(_MOST_BYTES, lambda key, _: 512 + len(key[1]))
         self._cache = CacheUntilChange[tuple[Refusal | None], _Key](
-            node_states, lambda key: 512 * (1 + len(key[3]) + len(key[4]))
+            cluster.node_states, lambda key: 2048 + sum([demand.size for demand in key[2].of_options])
         )
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
         if _concerns(question.record):
-            may_preempt = _OF_OTHER_PODS if self._claimed.is_required(question.record) else frozenset[Refusal]()
-            draft.refuse_each(question, self.refusal, may_preempt)
+            may_preempt = any(source.may_preempt(question.record) for source in self._sources)
+            draft.refuse_each(question, self.refusal, _OF_OTHER_PODS if may_preempt else ())
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""
@@ -104,16 +122,12 @@ class NumaNodeGate:
     def _unsteered_refusal(self, record: PodRecord, name: str, leaving: Collection[str]) -> Refusal | None:
         """Returns the refusal of a node that cannot steer, if the pod has to be steered there."""
         refusal = Refusal.NODE_HAS_NO_MARKERS if self._steers else Refusal.STEERING_IS_OFF
-        if record.demands.numa_node is not None:
+        if record.demand(NO_DEMAND).numa_node is not None:
             return refusal
         node_state = self._node_states.of(name)
-        required = [term for term in record.demands.numa_affinity if term.strength == "require"]
-        if not required or node_state is None or node_state.kubelet is None:
-            return refusal if required else None
-        only = msgspec.structs.replace(
-            record, demands=msgspec.structs.replace(record.demands, numa_affinity=tuple(required))
-        )
-        for demand in _demands(only, node_state, node_state.kubelet, leaving):
+        if not _has_required_term(record) or node_state is None or node_state.kubelet is None:
+            return refusal if _has_required_term(record) else None
+        for demand in _demands(record, node_state, node_state.kubelet, leaving):
             if demand.is_required:
                 # What no label would give is the better reason.
                 return refusal if demand.numa_nodes else demand.refusal
@@ -121,13 +135,9 @@ class NumaNodeGate:
 
     def _may_require(self, record: PodRecord, name: str) -> bool:
         """Returns whether a demand on the NUMA nodes of a node with markers may be required."""
-        if record.demands.numa_node is not None or record.steered is not None:
+        if record.demand(NO_DEMAND).numa_node is not None or record.steered is not None:
             return True
-        return (
-            any(term.strength == "require" for term in record.demands.numa_affinity)
-            or self._claimed.is_required(record)
-            or self._affinity.awaits_label(record, name)
-        )
+        return _has_required_term(record) or any(source.requires_label(record, name) for source in self._sources)
 
     def _used(self, name: str, ignored: Set[str]) -> int:
         """Returns the number of markers that pods on a node have, or will have, without the pods `ignored`."""
@@ -146,17 +156,8 @@ class NumaNodeGate:
     def _numa_refusal(
         self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]
     ) -> Refusal | None:
-        is_near = self._claimed.is_required(record)
-        near = self._claimed.of(record, name, leaving).near if is_near else frozenset[int]()
-        key = (
-            name,
-            record.admission_key,
-            record.demands.numa_node,
-            record.demands.numa_affinity,
-            record.demands.affinity_terms,
-            near,
-            ignored,
-        )
+        of_sources = tuple([source.key(record, name, leaving) for source in self._sources])
+        key = name, record.admission_key, record.demands, of_sources, ignored
         kept = self._cache.get(key)
         if kept is None:
             kept = (self._decided_refusal(record, name, ignored, leaving),)
@@ -174,21 +175,26 @@ class NumaNodeGate:
         impossible = next((demand for demand in demands if not demand.numa_nodes), None)
         if impossible is not None:
             return impossible.refusal
-        if _is_alone(record) and self._can_steer(record, name):
+        if self._is_alone(record) and self._can_steer(record, name):
             return self.choice(record, name, leaving).refusal
         states = list(self._node_states.states(name, {record.uid, *ignored}))
-        of_claims = self._claimed.demands(record, name, states[0], leaving)
-        demands += [demand for demand in of_claims if demand.is_required]
-        if self._affinity.awaits_label(record, name):
-            demands += self._affinity.demands(record, name, states)
+        for source in self._sources:
+            if source.requires_label(record, name):
+                demands += source.demands(record, name, states, leaving)
         return refusal_of(states, views_of(record), demands)
 
-    def refusal_in(self, record: PodRecord, name: str, states: Sequence[Kubelet]) -> Refusal | None:
-        """Returns why a node in these states has no NUMA node that the pod requires, None if it has. Some kubelets
-        would admit the pod elsewhere."""
+    def standing(self, record: PodRecord, name: str, leaving: Collection[str]) -> Refusal | None:
+        """See `Option`."""
+        return self.refusal(record, name, leaving)
+
+    def refusal_in(
+        self, record: PodRecord, name: str, states: Sequence[Kubelet], guessed: Collection[str] = ()
+    ) -> Refusal | None:
+        """See `Option`. Some kubelets would admit the pod elsewhere than it requires."""
         node_state = self._node_states.of(name)
         if node_state is None or not states or not self._can_steer(record, name):
             return None
+        record = msgspec.structs.replace(record, steered=None)
         demands = [demand for demand in _demands(record, node_state, states[0], ()) if demand.is_required]
         return refusal_of(states, views_of(record), demands)
 
@@ -198,12 +204,11 @@ class NumaNodeGate:
         if not self._can_steer(record, name):
             return Choice()
         ignored = {*self._ignored.on(record.uid, record.priority, name), *leaving}
-        number = 0 if ignored or not _is_alone(record) else self._node_states.number(name)
+        number = 0 if ignored or not self._is_alone(record) else self._node_states.number(name)
         if not number:
             return self._chosen(record, name, ignored, leaving)
-        claimed = self._claimed.of(record, name) if self._claimed.applies(record) else None
-        near = frozenset[int]() if claimed is None else claimed.near
-        key = number, record.admission_key, record.demands.numa_node, near, self._claimed.is_required(record)
+        of_sources = tuple([source.key(record, name, ()) for source in self._sources])
+        key = number, record.admission_key, record.demand(NO_DEMAND).numa_node, of_sources
         return self._choices.once(key, lambda: self._chosen(record, name, ignored, leaving))
 
     def _chosen(self, record: PodRecord, name: str, ignored: Set[str], leaving: Collection[str]) -> Choice:
@@ -211,36 +216,35 @@ class NumaNodeGate:
         states = list(self._node_states.states(name, {record.uid, *ignored}))
         if not states or node_state is None:
             return Choice()
-        demands = [
-            *_demands(record, node_state, states[0], ignored),
-            *self._claimed.demands(record, name, states[0], leaving),
-            *self._affinity.demands(record, name, states),
-        ]
+        demands = list(_demands(record, node_state, states[0], ignored))
+        for source in self._sources:
+            demands += source.demands(record, name, states, leaving)
         return choose(states, views_of(record), demands)
 
-    def steered_in(
-        self, record: PodRecord, name: str, states: Sequence[Kubelet], near: frozenset[int]
-    ) -> PodRecord | None:
-        """Returns the pod as it would come to a node in these states: steered to a NUMA node of its devices if it can
-        be steered, None if none of these NUMA nodes takes the pod."""
+    def steered_in(self, record: PodRecord, name: str, states: Sequence[Kubelet], demand: Demand) -> PodRecord | None:
+        """Returns the pod as it would come to a node in these states for this demand: steered if it can be, None if no
+        NUMA node that meets the demand takes the pod."""
         record = msgspec.structs.replace(record, steered=None)
-        if not near or not self._can_steer(record, name):
+        if not demand.numa_nodes or not self._can_steer(record, name):
             return record
-        of_claims = Demand(near, "the devices of its claims", refusal=Refusal.CLAIMS_APART)
-        choice = choose(states, views_of(record), [of_claims])
+        choice = choose(states, views_of(record), [demand])
         return None if choice.numa is None else msgspec.structs.replace(record, steered=choice.numa)
 
-    def must_be_steered(self, record: PodRecord, name: str) -> bool:
-        """Returns whether the pod must not be bound without a label to a node on which it fits."""
+    def needs_prebind(self, record: PodRecord, name: str) -> bool:
+        """See `Option`. Returns whether the pod must not be bound without a label."""
         can_be = self._can_steer(record, name) and self._may_require(record, name)
         return can_be and self.choice(record, name).is_required
 
-    def expected_on(self, record: PodRecord, name: str) -> int | None:
+    def expected(self, record: PodRecord, name: str) -> PodRecord:
+        """See `Option`."""
+        return msgspec.structs.replace(record, steered=self._expected_on(record, name))
+
+    def _expected_on(self, record: PodRecord, name: str) -> int | None:
         """Returns the NUMA node of a reservation on a node that fits, None if the kubelet alone chooses."""
-        if record.demands.numa_node is not None or not self._can_steer(record, name):
-            return record.demands.numa_node
-        if self._claimed.applies(record):
-            # Preferred or required, the bind steers the pod to the devices of its claims.
+        required = record.demand(NO_DEMAND).numa_node
+        if required is not None or not self._can_steer(record, name):
+            return required
+        if any(source.always_steers(record) for source in self._sources):
             return self.choice(record, name).numa
         choice = self.choice(record, name) if self._may_require(record, name) else Choice()
         return choice.numa if choice.is_required else None
@@ -248,27 +252,32 @@ class NumaNodeGate:
     def _can_steer(self, record: PodRecord, name: str) -> bool:
         return self._steers and _concerns(record) and bool(self._markers(name))
 
+    def _is_alone(self, record: PodRecord) -> bool:
+        """Returns whether the choice for the pod depends on no other pod, and on nothing else that its key lacks."""
+        is_beside = bool(record.demand(NO_DEMAND).numa_affinity)
+        return not is_beside and all(source.may_be_shared(record) for source in self._sources)
+
 
 def _demands(record: PodRecord, node_state: NodeState, node: Kubelet, leaving: Collection[str]) -> Iterator[Demand]:
     """Yields what the annotations of the pod about NUMA nodes demand, and the NUMA node of a pod that is steered."""
     if record.steered is not None:
         yield Demand(frozenset((record.steered,)), "the request to the node")
-    if record.demands.numa_node is not None:
-        yield Demand(frozenset((record.demands.numa_node,)), f"numa-node {record.demands.numa_node}")
-    for term in record.demands.numa_affinity:
+    demanded = record.demand(NO_DEMAND)
+    if demanded.numa_node is not None:
+        yield Demand(frozenset((demanded.numa_node,)), f"numa-node {demanded.numa_node}")
+    for term in demanded.numa_affinity:
         demand = demand_of(term, _beside(node_state, record, term, leaving), node.node_ids)
         if demand is not None:
             yield demand
 
 
-def _is_alone(record: PodRecord) -> bool:
-    """Returns whether the choice for the pod depends on no other pod and no distance between devices."""
-    return not record.demands.numa_affinity and not record.demands.affinity_terms
+def _has_required_term(record: PodRecord) -> bool:
+    return any(term.strength == "require" for term in record.demand(NO_DEMAND).numa_affinity)
 
 
 def _concerns(record: PodRecord) -> bool:
     """Returns whether the gate has anything to decide: the pod takes markers, or has a demand."""
-    return record.demands.numa_node is not None or bool(record.demands.numa_affinity) or bool(wanted_markers(record))
+    return record.demand(NO_DEMAND) != NO_DEMAND
 
 
 def _beside(node_state: NodeState, record: PodRecord, term: PodTerm, leaving: Collection[str]) -> Beside:
@@ -291,18 +300,9 @@ def _beside(node_state: NodeState, record: PodRecord, term: PodTerm, leaving: Co
 
 def wanted_markers(record: PodRecord) -> int:
     """Returns the number of markers that a pod requests."""
-    return 0 if record.needs is None else record.needs.requests.get(MARKER, 0)
+    return record.demand(NO_DEMAND).markers
 
 
 def may_be_steered(markers: Markers, record: PodRecord, name: str) -> bool:
     """Returns whether a node has markers that the pod requests."""
     return bool(wanted_markers(record)) and bool(markers(name))
-
-
-def views_of(record: PodRecord) -> Views:
-    """Returns the views of a pod by the NUMA node of the markers."""
-
-    def view(numa: int | None) -> View:
-        return msgspec.structs.replace(record, steered=numa).view
-
-    return view
