@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -140,10 +141,10 @@ class _KnownPod(NamedTuple):
 class InterPodIndex:
     """All pods that kube-scheduler counts: assigned pods that have not ended, and pending pods that were placed.
 
-    Only a service that places pods has an index. `put` takes each pod of the watch, decoded by `objects.decode`, where
-    Records.decode calls its hook, and `drop` its UID, where Ledger.drop_pod forgets it. The controller calls `place`
-    once it has booked a pending pod, before the API server shows the node, and `withdraw` if the pod is not bound after
-    all. `nodes` are the Node objects of the ledger; they are read at each question.
+    Only a service that places pods has an index. The watch of pods feeds it (ledger/watch.py): `put` takes each pod
+    that Records.decode decodes, `drop` the UID of each deletion, and `retain` all UIDs at the end of a list. The
+    controller calls `place` once it has booked a pending pod, before the API server shows the node, and `withdraw` if
+    the pod is not bound after all. `nodes` are the Node objects of the ledger; they are read at each question.
 
     `labels_of` returns the labels of a namespace; without it a term with a namespaceSelector for other labels than the
     name of the namespace is unexamined. `has_default_spreads`: kube-scheduler is configured with default constraints of
@@ -196,6 +197,11 @@ class InterPodIndex:
         before = self._pods.pop(uid, None)
         if before is not None:
             self._count(before, -1)
+
+    def retain(self, uids: AbstractSet[str]) -> None:
+        """Drops all other pods. A list that breaks off has put pods that no event deletes."""
+        for uid in self._pods.keys() - uids:
+            self.drop(uid)
 
     def place(self, uid: str, node: str) -> None:
         """Counts a pending pod on a node. An assigned or unknown pod stays as it is."""

@@ -299,10 +299,11 @@ def test_a_placed_pod_counts_until_it_is_withdrawn_or_gone() -> None:
     pods.put(decode(new))
     second = pod("second", **apart(term(HOST)))
     assert refused(pods, second) == {}
-    for leave in (lambda: pods.withdraw("new"), lambda: pods.drop("new")):
+    for leave in (lambda: pods.withdraw("new"), lambda: pods.retain({"second"})):
         pods.place("new", "a1")
         # An event of the pod that does not show the node yet.
         pods.put(decode(new))
+        pods.retain({"new"})
         assert refused(pods, second) == {"a1": ANTI_AFFINITY}
         leave()
         assert refused(pods, second) == {}
