@@ -29,6 +29,7 @@ from topowise_scheduler.verdicts.inter_pod.constraints import (
     Term,
     Unexamined,
     kind_of,
+    needed_label,
     request_of,
 )
 from topowise_scheduler.verdicts.inter_pod.filters import (
@@ -118,12 +119,7 @@ class _Terms:
 def _buckets(term: Term) -> Iterator[tuple[str, ...]]:
     if term.selector is None:
         return
-    pairs = (
-        (requirement.key, requirement.values[0])
-        for requirement in term.selector.matchExpressions or ()
-        if requirement.operator == "In" and requirement.values is not None and len(requirement.values) == 1
-    )
-    label = next(pairs, ())
+    label = needed_label(term.selector) or ()
     for namespace in term.namespaces:
         yield namespace, *label
     if term.namespace_selector is not None:
@@ -284,11 +280,17 @@ class InterPodIndex:
             return {kind for term in predicate.terms for kind in self._terms.owners.get(term, ())}
         if isinstance(predicate, PortUsers):
             return self._with_ports
+        namespaces: tuple[str, ...]
         if isinstance(predicate, SpreadPods):
-            return self._counted.get(predicate.namespace, ())
-        term = predicate.terms[0]
-        spaces = self._counted if term.namespace_selector is not None else term.namespaces
-        return [kind for namespace in spaces for kind in self._counted.get(namespace, ())]
+            namespaces, selector = (predicate.namespace,), predicate.spread.selector
+        else:
+            term = predicate.terms[0]
+            namespaces, selector = term.namespaces, term.selector
+            if term.namespace_selector is not None:
+                namespaces = tuple(self._counted)
+        kinds = chain.from_iterable(self._counted.get(namespace, ()) for namespace in namespaces)
+        label = needed_label(selector)
+        return list(kinds) if label is None else [kind for kind in kinds if kind.labels.get(label[0]) == label[1]]
 
     def _shared(self, request: Request) -> Request:
         return self._requests.once(_encode(request), lambda: request)

@@ -3,6 +3,7 @@ nodeports/node_ports_test.go, and what the objections say."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.verdicts.inter_pod import InterPodIndex, Unexamined
 from topowise_scheduler.verdicts.inter_pod.constraints import LARGEST_KIND, LARGEST_REQUEST
 from topowise_scheduler.verdicts.inter_pod.index import MOST_TALLIES
-from topowise_scheduler.verdicts.kube_scheduler import NO_NODE
+from topowise_scheduler.verdicts.kube_scheduler import NO_NODE, LabelSelector
 
 Json = dict[str, Any]
 DB = {"matchLabels": {"app": "db"}}
@@ -392,6 +393,26 @@ def test_counts_are_bounded() -> None:
     # What was forgotten is counted anew.
     pods.put(decode(pod("p", "b1", labels={"app": "db", "number": "0"})))
     assert refused(pods, pod(**apart(term(selector={"matchLabels": {"number": "0"}})))) == {"b1": ANTI_AFFINITY}
+
+
+def test_a_batch_of_one_shape_looks_at_every_kind_of_pod_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    existing = [pod(node="a1", labels={"app": "db", "number": str(number)}) for number in range(100)]
+    pods, looks, matches = index(existing=existing), Counter[str](), LabelSelector.matches
+
+    def counted(selector: LabelSelector, labels: dict[str, str]) -> bool:
+        looks["all"] += 1
+        return matches(selector, labels)
+
+    monkeypatch.setattr(LabelSelector, "matches", counted)
+    shape = spreads(spread(skew=200)) | apart(term(HOST, selector=WEB))
+    for number in range(50):
+        pods.put(decode(pod(f"new-{number}", labels={"app": "web"}, **shape)))
+        request = pods.request_of(f"new-{number}")
+        assert request is not None
+        pods.verdicts(request, list(ZONES))
+        pods.place(f"new-{number}", "b1")
+    # Two counts of a hundred kinds, then the pod itself for either constraint and for the term of the pods before.
+    assert 200 <= looks["all"] < 200 + 50 * 4
 
 
 def test_nodes_may_become_many_between_questions() -> None:
