@@ -13,7 +13,7 @@ of arrays, `filters` the plug-ins, and `index` the pods of the cluster.
 
 from topowise_scheduler.verdicts.inter_pod.constraints import Unexamined
 from topowise_scheduler.verdicts.inter_pod.filters import NodeVerdicts
-from topowise_scheduler.verdicts.inter_pod.index import InterPodIndex, InterPodTrial
+from topowise_scheduler.verdicts.inter_pod.index import InterPodIndex, Trial
 from topowise_scheduler.verdicts.inter_pod.objects import Pod, decode
 
-__all__ = ["InterPodIndex", "InterPodTrial", "NodeVerdicts", "Pod", "Unexamined", "decode"]
+__all__ = ["InterPodIndex", "NodeVerdicts", "Pod", "Trial", "Unexamined", "decode"]

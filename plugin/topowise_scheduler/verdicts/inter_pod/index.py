@@ -253,9 +253,9 @@ class InterPodIndex:
         """Returns a pod as it is counted, None for an unknown pod."""
         return self._pods.get(uid)
 
-    def trial(self) -> InterPodTrial:
+    def trial(self) -> Trial:
         """Returns a view on which pods can be placed and removed without a change of the index."""
-        return InterPodTrial(self)
+        return Trial(self)
 
     def counts(self, predicate: Predicate) -> Counts:
         """Returns the number of such pods on the node of each row."""
@@ -343,7 +343,7 @@ class InterPodIndex:
             tally.kinds.discard(kind)
 
 
-class InterPodTrial:
+class Trial:
     """The pods of an index and some more, or some less, to try a sequence of placements: a batch or a gang.
 
     A trial is for the time between two events of the watch. It costs what was placed; the index does not change.
