@@ -24,8 +24,6 @@ from topowise_scheduler.ledger.budgets import Budgets, decode_budget
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.records import PodRecord, Records
-from topowise_scheduler.verdicts import inter_pod
-from topowise_scheduler.verdicts.inter_pod import InterPodIndex
 from topowise_scheduler.verdicts.kube_scheduler import Node
 
 BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
@@ -166,12 +164,9 @@ class _Pods:
     free capacity, and never a node with too much.
     """
 
-    def __init__(
-        self, ledger: Ledger, listed: Callable[[], Iterable[None]], index: InterPodIndex | None = None
-    ) -> None:
+    def __init__(self, ledger: Ledger, listed: Callable[[], Iterable[None]]) -> None:
         self._ledger = ledger
         self._listed = listed
-        self._index = index
         # UIDs by node, "" for pods without a node. A dict of a few dozen UIDs takes half the memory of a set.
         self._uids_by_node: dict[str, dict[str, None]] = {}
 
@@ -189,8 +184,6 @@ class _Pods:
         self._ledger.note_listed(
             [uid for uid, node in self._ledger.pods.assumed() if uid in uids.get(node, ()) or uid in uids.get("", ())]
         )
-        if self._index is not None:
-            self._index.retain({uid for listed in uids.values() for uid in listed})
         yield from self._listed()
 
     def _replace(self, node: str, items: list[PodRecord]) -> Iterator[None]:
@@ -230,8 +223,6 @@ class _Pods:
         if event == "DELETED":
             self._forget(item.uid, item.node)
             self._ledger.drop_pod(item.uid)
-            if self._index is not None:
-                self._index.drop(item.uid)
             return
         if item.node:
             self._forget(item.uid, "")
@@ -247,13 +238,6 @@ class _Pods:
                     del self._uids_by_node[name]
 
 
-def _decode_for(index: InterPodIndex, records: Records, raw: bytes | msgspec.Raw) -> PodRecord:
-    """Decodes a pod. The index needs other fields of all pods, which no record keeps."""
-    record = records.decode(raw)
-    index.put(inter_pod.decode(raw))
-    return record
-
-
 def _guarded(put: Callable[[Item], None], item: Item) -> None:
     """Applies an object of a list. An object that cannot be applied must not block the rest of the list."""
     try:
@@ -262,19 +246,16 @@ def _guarded(put: Callable[[Item], None], item: Item) -> None:
         log.exception("Object cannot be applied, left out", extra=kv(name=item.name))
 
 
-def reflectors(
-    api: Api, ledger: Ledger, records: Records, budgets: Budgets, nodes: Nodes, index: InterPodIndex | None = None
-) -> list[Reflector[Any]]:
-    """Returns a reflector for each collection. `index`: gets all pods too, None unless the service places pods.
+def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets, nodes: Nodes) -> list[Reflector[Any]]:
+    """Returns a reflector for each collection.
 
     A cluster without the CRD of NRTs has no reported node yet. A cluster with the CRD of Koordinator or of an old RTE
     may serve v1alpha1 only.
     """
 
     reports = _Reports(ledger, nodes)
-    decode = records.decode if index is None else partial(_decode_for, index, records)
     return [
-        Reflector(api, "/api/v1/pods", decode, _Pods(ledger, reports.release, index)),
+        Reflector(api, "/api/v1/pods", records.decode, _Pods(ledger, reports.release)),
         Reflector(api, "/api/v1/nodes", nodes.decode, _Nodes(ledger, nodes)),
         Reflector(api, nrt.PATH, reports.decode, reports, missing_is_empty=True, instead=(nrt.OLD_PATH,)),
         Reflector(api, BUDGETS_PATH, decode_budget, budgets),

@@ -137,10 +137,10 @@ class _KnownPod(NamedTuple):
 class InterPodIndex:
     """All pods that kube-scheduler counts: assigned pods that have not ended, and pending pods that were placed.
 
-    Only a service that places pods has an index. The watch of pods feeds it (ledger/watch.py): `put` takes each decoded
-    pod, `drop` the UID of each deletion, and `retain` all UIDs at the end of a list. The controller calls `place` once
-    it has booked a pending pod, before the API server shows the node, and `withdraw` if the pod is not bound after all.
-    `nodes` are the Node objects of the ledger; they are read at each question.
+    Only a service that places pods has an index. The watch of pods feeds it (ledger/watch.py): `put` takes each pod
+    that Records.decode decodes, `drop` the UID of each deletion, and `retain` all UIDs at the end of a list. The
+    controller calls `place` once it has booked a pending pod, before the API server shows the node, and `withdraw` if
+    the pod is not bound after all. `nodes` are the Node objects of the ledger; they are read at each question.
 
     `labels_of` returns the labels of a namespace; without it a term with a namespaceSelector for other labels than the
     name of the namespace is unexamined. `has_default_spreads`: kube-scheduler is configured with default constraints of

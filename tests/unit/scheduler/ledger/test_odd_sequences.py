@@ -16,7 +16,6 @@ from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.rows.node_states import NodeStates
 from topowise_scheduler.ledger.watch import reflectors
-from topowise_scheduler.verdicts.inter_pod import InterPodIndex
 
 
 def of_zones(zones: int, version: str) -> nrt.NodeResourceTopology:
@@ -169,19 +168,6 @@ class TestBinds:
         assert service.free("n1") == [2]
         service.wait(2)
         assert service.free("n1") == [4]
-
-
-def test_the_index_of_constraints_follows_the_watch(service: Service) -> None:
-    index = InterPodIndex(service.nodes)
-    sources = reflectors(object(), service.ledger, service.records, Budgets(), service.nodes, index)  # type: ignore[arg-type]
-    decode, consumer = sources[0]._decode, sources[0]._consumer
-    a, b, _ = [decode(msgspec.json.encode(pod(name, "2", node="n1"))) for name in "abc"]
-    list(consumer.replace([a, b]) or ())
-    # Pod c was decoded for a list that broke off.
-    assert [index.known(f"uid-{name}") is not None for name in "abc"] == [True, True, False]
-    consumer.apply("ADDED", decode(msgspec.json.encode(pod("c", "2", node="n1"))))
-    consumer.apply("DELETED", a)
-    assert [index.known(f"uid-{name}") is not None for name in "abc"] == [False, True, True]
 
 
 class TestTime:
