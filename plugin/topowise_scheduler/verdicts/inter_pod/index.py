@@ -153,6 +153,8 @@ class InterPodIndex:
     ) -> None:
         self.rows = NodeRows(nodes)
         self.labels_of = labels_of
+        self.changes = 0
+        """How often a pod was counted, or counted no more: a pod that was refused may be accepted since."""
         self._has_default_spreads = has_default_spreads
         self._pods: dict[str, _KnownPod] = {}
         # Weak: dropped with the last pod of the kind.
@@ -310,6 +312,7 @@ class InterPodIndex:
         kind = pod.kind
         if not pod.node:
             return
+        self.changes += 1
         if by > 0 and not kind.rows:
             self._add_kind(kind)
         row = self.rows.enter(pod.node) if by > 0 else self.rows.leave(pod.node)

@@ -315,6 +315,30 @@ def test_a_placed_pod_counts_until_it_is_withdrawn_or_gone() -> None:
     assert refused(pods, second) == {"b1": ANTI_AFFINITY}
 
 
+def test_changes_are_those_of_counted_pods() -> None:
+    pods = index(existing=[pod(node="a1")])
+    changes = [pods.changes]
+
+    def is_change() -> bool:
+        changes.append(pods.changes)
+        return changes[-1] > changes[-2]
+
+    pods.put(decode(pod()))
+    assert not is_change()
+    pods.place("new", "a1")
+    assert is_change()
+    pods.put(decode(pod()))
+    assert not is_change()
+    pods.put(decode(pod(labels={"app": "web"})))
+    assert is_change()
+    pods.withdraw("new")
+    assert is_change()
+    pods.drop("new")
+    assert not is_change()
+    pods.drop("existing-0")
+    assert is_change()
+
+
 SELECTS_TEAM = {"matchLabels": {"team": "red"}}
 
 
