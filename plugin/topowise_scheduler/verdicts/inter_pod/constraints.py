@@ -151,6 +151,15 @@ class Request(msgspec.Struct, frozen=True):
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
+def needed_label(selector: LabelSelector | None) -> tuple[str, str] | None:
+    """Returns a label that every pod has that a normalised selector selects, None if there is no such label."""
+    for requirement in () if selector is None else selector.matchExpressions or ():
+        values = requirement.values or ()
+        if requirement.operator == "In" and len(values) == 1:
+            return requirement.key, values[0]
+    return None
+
+
 def kind_of(pod: objects.Pod) -> PodKind:
     """Returns what others see of a pod."""
     meta = pod.metadata

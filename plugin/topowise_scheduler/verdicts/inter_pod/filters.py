@@ -178,7 +178,7 @@ def verdicts(pods: Pods, request: Request, names: Sequence[str], *, as_only: boo
 
 def are_selecting(terms: Iterable[Term], namespace: str, labels: Mapping[str, str], labels_of: NamespaceLabels) -> bool:
     """Returns whether each term selects a pod. A term about a namespace of unknown labels does not."""
-    return all(term.selects(labels) and term.reaches(namespace, labels_of) for term in terms)
+    return all(term.reaches(namespace, labels_of) and term.selects(labels) for term in terms)
 
 
 def _port_refusals(pods: Pods, ports: Sequence[HostPort]) -> list[_Refusal]:

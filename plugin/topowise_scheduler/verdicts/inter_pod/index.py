@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import chain
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -28,6 +29,7 @@ from topowise_scheduler.verdicts.inter_pod.constraints import (
     Term,
     Unexamined,
     kind_of,
+    needed_label,
     request_of,
 )
 from topowise_scheduler.verdicts.inter_pod.filters import (
@@ -117,12 +119,7 @@ class _Terms:
 def _buckets(term: Term) -> Iterator[tuple[str, ...]]:
     if term.selector is None:
         return
-    pairs = (
-        (requirement.key, requirement.values[0])
-        for requirement in term.selector.matchExpressions or ()
-        if requirement.operator == "In" and requirement.values is not None and len(requirement.values) == 1
-    )
-    label = next(pairs, ())
+    label = needed_label(term.selector) or ()
     for namespace in term.namespaces:
         yield namespace, *label
     if term.namespace_selector is not None:
@@ -140,10 +137,10 @@ class _KnownPod(NamedTuple):
 class InterPodIndex:
     """All pods that kube-scheduler counts: assigned pods that have not ended, and pending pods that were placed.
 
-    Only a service that places pods has an index. `put` takes each pod of the watch, decoded by `objects.decode`, where
-    Records.decode calls its hook, and `drop` its UID, where Ledger.drop_pod forgets it. The controller calls `place`
-    once it has booked a pending pod, before the API server shows the node, and `withdraw` if the pod is not bound after
-    all. `nodes` are the Node objects of the ledger; they are read at each question.
+    Only a service that places pods has an index. The watch of pods feeds it (ledger/watch.py): `put` takes each pod
+    that Records.decode decodes, `drop` the UID of each deletion, and `retain` all UIDs at the end of a list. The
+    controller calls `place` once it has booked a pending pod, before the API server shows the node, and `withdraw` if
+    the pod is not bound after all. `nodes` are the Node objects of the ledger; they are read at each question.
 
     `labels_of` returns the labels of a namespace; without it a term with a namespaceSelector for other labels than the
     name of the namespace is unexamined. `has_default_spreads`: kube-scheduler is configured with default constraints of
@@ -156,6 +153,8 @@ class InterPodIndex:
     ) -> None:
         self.rows = NodeRows(nodes)
         self.labels_of = labels_of
+        self.changes = 0
+        """How often a pod was counted, or counted no more: a pod that was refused may be accepted since."""
         self._has_default_spreads = has_default_spreads
         self._pods: dict[str, _KnownPod] = {}
         # Weak: dropped with the last pod of the kind.
@@ -196,6 +195,11 @@ class InterPodIndex:
         before = self._pods.pop(uid, None)
         if before is not None:
             self._count(before, -1)
+
+    def retain(self, uids: AbstractSet[str]) -> None:
+        """Drops all other pods. A list that breaks off has put pods that no event deletes."""
+        for uid in self._pods.keys() - uids:
+            self.drop(uid)
 
     def place(self, uid: str, node: str) -> None:
         """Counts a pending pod on a node. An assigned or unknown pod stays as it is."""
@@ -283,11 +287,17 @@ class InterPodIndex:
             return {kind for term in predicate.terms for kind in self._terms.owners.get(term, ())}
         if isinstance(predicate, PortUsers):
             return self._with_ports
+        namespaces: tuple[str, ...]
         if isinstance(predicate, SpreadPods):
-            return self._counted.get(predicate.namespace, ())
-        term = predicate.terms[0]
-        spaces = self._counted if term.namespace_selector is not None else term.namespaces
-        return [kind for namespace in spaces for kind in self._counted.get(namespace, ())]
+            namespaces, selector = (predicate.namespace,), predicate.spread.selector
+        else:
+            term = predicate.terms[0]
+            namespaces, selector = term.namespaces, term.selector
+            if term.namespace_selector is not None:
+                namespaces = tuple(self._counted)
+        kinds = chain.from_iterable(self._counted.get(namespace, ()) for namespace in namespaces)
+        label = needed_label(selector)
+        return list(kinds) if label is None else [kind for kind in kinds if kind.labels.get(label[0]) == label[1]]
 
     def _shared(self, request: Request) -> Request:
         return self._requests.once(_encode(request), lambda: request)
@@ -307,6 +317,7 @@ class InterPodIndex:
         kind = pod.kind
         if not pod.node:
             return
+        self.changes += 1
         if by > 0 and not kind.rows:
             self._add_kind(kind)
         row = self.rows.enter(pod.node) if by > 0 else self.rows.leave(pod.node)

@@ -3,6 +3,7 @@ nodeports/node_ports_test.go, and what the objections say."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.verdicts.inter_pod import InterPodIndex, Unexamined
 from topowise_scheduler.verdicts.inter_pod.constraints import LARGEST_KIND, LARGEST_REQUEST
 from topowise_scheduler.verdicts.inter_pod.index import MOST_TALLIES
-from topowise_scheduler.verdicts.kube_scheduler import NO_NODE
+from topowise_scheduler.verdicts.kube_scheduler import NO_NODE, LabelSelector
 
 Json = dict[str, Any]
 DB = {"matchLabels": {"app": "db"}}
@@ -299,10 +300,11 @@ def test_a_placed_pod_counts_until_it_is_withdrawn_or_gone() -> None:
     pods.put(decode(new))
     second = pod("second", **apart(term(HOST)))
     assert refused(pods, second) == {}
-    for leave in (lambda: pods.withdraw("new"), lambda: pods.drop("new")):
+    for leave in (lambda: pods.withdraw("new"), lambda: pods.retain({"second"})):
         pods.place("new", "a1")
         # An event of the pod that does not show the node yet.
         pods.put(decode(new))
+        pods.retain({"new"})
         assert refused(pods, second) == {"a1": ANTI_AFFINITY}
         leave()
         assert refused(pods, second) == {}
@@ -311,6 +313,30 @@ def test_a_placed_pod_counts_until_it_is_withdrawn_or_gone() -> None:
     pods.put(decode(pod(node="b1")))
     pods.place("new", "a1")
     assert refused(pods, second) == {"b1": ANTI_AFFINITY}
+
+
+def test_changes_are_those_of_counted_pods() -> None:
+    pods = index(existing=[pod(node="a1")])
+    changes = [pods.changes]
+
+    def is_change() -> bool:
+        changes.append(pods.changes)
+        return changes[-1] > changes[-2]
+
+    pods.put(decode(pod()))
+    assert not is_change()
+    pods.place("new", "a1")
+    assert is_change()
+    pods.put(decode(pod()))
+    assert not is_change()
+    pods.put(decode(pod(labels={"app": "web"})))
+    assert is_change()
+    pods.withdraw("new")
+    assert is_change()
+    pods.drop("new")
+    assert not is_change()
+    pods.drop("existing-0")
+    assert is_change()
 
 
 SELECTS_TEAM = {"matchLabels": {"team": "red"}}
@@ -391,6 +417,26 @@ def test_counts_are_bounded() -> None:
     # What was forgotten is counted anew.
     pods.put(decode(pod("p", "b1", labels={"app": "db", "number": "0"})))
     assert refused(pods, pod(**apart(term(selector={"matchLabels": {"number": "0"}})))) == {"b1": ANTI_AFFINITY}
+
+
+def test_a_batch_of_one_shape_looks_at_every_kind_of_pod_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    existing = [pod(node="a1", labels={"app": "db", "number": str(number)}) for number in range(100)]
+    pods, looks, matches = index(existing=existing), Counter[str](), LabelSelector.matches
+
+    def counted(selector: LabelSelector, labels: dict[str, str]) -> bool:
+        looks["all"] += 1
+        return matches(selector, labels)
+
+    monkeypatch.setattr(LabelSelector, "matches", counted)
+    shape = spreads(spread(skew=200)) | apart(term(HOST, selector=WEB))
+    for number in range(50):
+        pods.put(decode(pod(f"new-{number}", labels={"app": "web"}, **shape)))
+        request = pods.request_of(f"new-{number}")
+        assert request is not None
+        pods.verdicts(request, list(ZONES))
+        pods.place(f"new-{number}", "b1")
+    # Two counts of a hundred kinds, then the pod itself for either constraint and for the term of the pods before.
+    assert 200 <= looks["all"] < 200 + 50 * 4
 
 
 def test_nodes_may_become_many_between_questions() -> None:
