@@ -18,11 +18,11 @@ from topowise_scheduler.kubelet.masks import members
 class Packing(NamedTuple):
     """`spread` takes single CPUs round the cores, `by_uncore` prefers whole L3 caches; the rest are behaviours."""
 
-    spread: bool = False
-    core_by_core: bool = False
-    by_uncore: bool = False
-    rounds_up: bool = True
-    tells_amounts: bool = True
+    spread: bool
+    core_by_core: bool
+    by_uncore: bool
+    rounds_up: bool
+    tells_amounts: bool
 
     def shortage(self, count: int, free: int) -> Refused:
         """Returns the refusal for too few CPUs."""
@@ -30,10 +30,7 @@ class Packing(NamedTuple):
         return Refused(f"not enough cpus available to satisfy request{amounts}")
 
 
-PLAIN = Packing()
-
-
-def take_packed(topology: CpuTopology, available: CpuSet, count: int, packing: Packing = PLAIN) -> CpuSet:
+def take_packed(topology: CpuTopology, available: CpuSet, count: int, packing: Packing) -> CpuSet:
     """Returns packed CPUs (takeByTopologyNUMAPacked). Raises Refused."""
     if count < 1:
         return 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kubelets import machine_of
+from kubelets import PACKED, machine_of
 from topowise import cpuset
 from topowise_scheduler.kubelet import Core, Machine, NumaNode
-from topowise_scheduler.kubelet.cpu_packing import Packing, take_packed
+from topowise_scheduler.kubelet.cpu_packing import take_packed
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.masks import mask_of, members
 
@@ -13,7 +13,7 @@ from topowise_scheduler.kubelet.masks import mask_of, members
 def _taken(machine: Machine, count: int, *, busy: str = "", by_uncore: bool = False) -> str:
     topology = CpuTopology(machine)
     available = topology.cpus & ~mask_of(cpuset.parse(busy))
-    return cpuset.to_text(members(take_packed(topology, available, count, Packing(by_uncore=by_uncore))))
+    return cpuset.to_text(members(take_packed(topology, available, count, PACKED._replace(by_uncore=by_uncore))))
 
 
 def test_numa_nodes_go_first_with_a_single_node_per_socket() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from kubelets import kubelet_of, machine_of, pod_of
 from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration
+from topowise_scheduler.kubelet.configuration import Settings, TopologySettings
 from topowise_scheduler.kubelet.predicates import shortages
 
 
@@ -64,3 +65,8 @@ def test_the_own_requests_of_a_pod_that_is_admitted_again_do_not_count() -> None
     for _ in range(2):
         assert kubelet.admit(pod_of("p", {"cpu": "8", "memory": "5Gi"})).admitted
     assert kubelet.requested["cpu"] == 8000
+
+
+def test_settings_without_a_known_gate_refuse_no_sidecar() -> None:
+    settings = Settings(TopologySettings("none", "container"), None, None, {}, 110, True, False)
+    assert Kubelet(machine_of(4), settings).admit(pod_of("p", {"cpu": "1"}, sidecars=[{"cpu": "1"}])).admitted
