@@ -54,6 +54,11 @@ def test_whole_cores_are_found_on_a_machine_whose_first_cpu_is_offline() -> None
     assert topology.whole_cores(0b11100) == 0b1000
 
 
+def test_whole_cores_are_found_whose_threads_are_in_unequal_steps() -> None:
+    topology = CpuTopology(Machine(numa=(NumaNode(0, 1, (Core(0, (0, 1, 4)), Core(0, (8, 9, 12)))),)))
+    assert topology.whole_cores(mask_of((0, 1, 4, 8, 9, 10))) == 1
+
+
 def test_a_node_of_several_sockets_has_no_place_in_the_order_of_sockets() -> None:
     cores = (Core(0, (0,)), Core(1, (1,)))
     assert CpuTopology(Machine(numa=(NumaNode(0, 1, cores),))).socket_positions is None
