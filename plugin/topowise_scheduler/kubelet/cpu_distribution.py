@@ -93,8 +93,6 @@ class CpuDistribution(NamedTuple):
             if best.deviation == 0 and (best.in_one_socket or not self.in_one_socket):
                 break
             nodes = combination.read()
-            if sum(free[node] for node in nodes) < count:
-                continue
             # Free CPUs in incomplete groups cannot be taken: the nodes need enough whole groups.
             if sum(free[node] // self.group for node in nodes) * self.group < count:
                 continue

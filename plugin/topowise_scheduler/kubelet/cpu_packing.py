@@ -115,8 +115,6 @@ class Accumulator:
             if self.needed >= per_uncore:
                 # Unlike sockets and cores, a cache is full by its own size, not by the average (isUncoreCacheFree).
                 self._take_whole([cache for cache in self._sorted_uncores() if cache.cpus & self.free == cache.cpus])
-            if self.needed < 1:
-                return
             self._take_part_of(uncore, rounds_up)
             if self.needed < 1:
                 return
@@ -133,8 +131,6 @@ class Accumulator:
                 # All CPUs of the domain, as takeFullSockets does: on a machine with uneven cores that can include busy
                 # CPUs.
                 self._take(domain.cpus)
-                if self.needed < 1:
-                    return
 
     def _take_full_numas(self) -> None:
         free = self.free
