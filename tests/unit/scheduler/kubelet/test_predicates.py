@@ -7,7 +7,7 @@ import pytest
 from kubelets import kubelet_of, machine_of, pod_of
 from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration
 from topowise_scheduler.kubelet.configuration import Settings, TopologySettings
-from topowise_scheduler.kubelet.predicates import shortages
+from topowise_scheduler.kubelet.predicates import Shortage, shortages
 
 
 @pytest.mark.parametrize(("resource", "admitted"), [("hugepages-2Mi", False), ("x.io/unknown", True)])
@@ -26,6 +26,11 @@ def test_a_request_of_0_fits_even_if_usage_exceeds_capacity() -> None:
     assert [
         shortage.reason for shortage in shortages({"x.io/nic": 1}, {"x.io/nic": 2}, 0, {"pods": 1}, {"x.io/nic": 1})
     ] == ["OutOfx.io/nic"]
+
+
+def test_an_unknown_resource_of_an_init_container_has_no_capacity() -> None:
+    refused = shortages({"x.io/nic": 1}, {}, 0, {"pods": 1}, {}, {"x.io/nic": 1})
+    assert refused == [Shortage("x.io/nic", 1, 0, 0)]
 
 
 def test_a_pod_may_take_the_last_place_and_the_last_amount() -> None:
