@@ -138,6 +138,17 @@ def test_reported_allocations_are_booked_and_released() -> None:
     assert table.names(kubelet.devices.free("x.io/nic")) == ("n0", "n1", "n2", "n3", "n4")
 
 
+def test_only_managers_that_are_on_book_a_reported_allocation() -> None:
+    placement = Placement("app", (0,), True, 0b10, (MemoryBlock("memory", (0,), GI),))
+    off = kubelet_of(machine_of(4, 4), static=False)
+    off.hold("p", {}, {"c0": placement})
+    assert (off.cpu, off.memory, [*off.active]) == (None, None, ["p"])
+    on = kubelet_of(machine_of(4, 4))
+    on.hold("p", {}, {"c0": Placement("app", (0,), True, None, ())})
+    assert on.cpu is not None and on.memory is not None
+    assert (on.cpu.allocations, on.memory.allocations) == ({}, {})
+
+
 def test_unknown_pods_change_nothing() -> None:
     kubelet = kubelet_of(machine_of(4, 4))
     assert not kubelet.start("nobody")
