@@ -39,6 +39,17 @@ def test_a_pod_may_take_the_last_place_and_the_last_amount() -> None:
     assert [shortage.resource for shortage in refused] == ["pods", "cpu"]
 
 
+def test_capacity_covers_the_last_pod_and_the_last_amount() -> None:
+    kubelet = kubelet_of(machine_of(4), static=False, predicates=True, maxPods=2)
+    kubelet.admit(pod_of("a", {"cpu": "3"}))
+    assert kubelet.is_within
+    kubelet.admit(pod_of("b", {"cpu": "4"}))
+    assert kubelet.requested["cpu"] == kubelet.capacity["cpu"]
+    assert kubelet.is_within
+    kubelet.hold("c", {}, {})
+    assert not kubelet.is_within
+
+
 def test_resources_without_known_allocatable_are_not_checked() -> None:
     machine = machine_of(4, devices={"x.io/nic": [Device("n0", (0,))]})
     settings = kubelet_of(machine, static=False).settings
