@@ -64,3 +64,10 @@ def test_a_node_of_several_sockets_has_no_place_in_the_order_of_sockets() -> Non
     assert CpuTopology(Machine(numa=(NumaNode(0, 1, cores),))).socket_positions is None
     nodes = (NumaNode(0, 1, (Core(1, (0,)),)), NumaNode(1, 1), NumaNode(2, 1, (Core(0, (1,)),)))
     assert CpuTopology(Machine(numa=nodes)).socket_positions == (1, 0, 0)
+
+
+def test_free_cpus_are_taken_round_the_cores() -> None:
+    """distribute-cpus-across-cores: a CPU of each core in turn, the core with a busy CPU first."""
+    topology = CpuTopology(machine_of(4))
+    packing = PACKED._replace(spread=True, core_by_core=True)
+    assert cpuset.to_text(members(take_packed(topology, topology.cpus & ~1, 3, packing))) == "1-2,4"
