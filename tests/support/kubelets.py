@@ -17,8 +17,11 @@ from topowise_scheduler.kubelet import (
     NumaNode,
     version_of,
 )
+from topowise_scheduler.kubelet.cpu_packing import Packing
 
 GI = 1 << 30
+# The static policy without options.
+PACKED = Packing(spread=False, core_by_core=False, by_uncore=False, rounds_up=True, tells_amounts=True)
 
 
 def machine_of(

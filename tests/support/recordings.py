@@ -157,6 +157,9 @@ def _of_event(event: dict[str, Any]) -> dict[str, Any]:
 def _decision(pod: dict[str, Any]) -> dict[str, Any]:
     decision = {field: pod.get(field) for field in ("uid", "admitted", "stage")}
     decision["reason"] = "OutOf" if pod.get("reason", "").startswith("OutOf") else pod.get("reason")
+    message = pod.get("message", "")
+    # A random resource among several that are short, or that lack devices.
+    decision["message"] = "" if decision["reason"] == "OutOf" or "devices" in message else message
     decision["containers"] = {
         name: {
             **container,

@@ -133,7 +133,7 @@ class KubeletRestarts:
         """Returns why the answer is incomplete; empty from the first complete answer after a start until the next."""
         now = self._clock()
         is_restart = self._note_start(now)
-        if self._listed[0] is not answer.pods and self._listed[0] != answer.pods:
+        if self._listed[0] != answer.pods:
             self._listed = answer.pods, now
         if self._is_believed:
             return frozenset()

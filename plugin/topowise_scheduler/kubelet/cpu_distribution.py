@@ -93,8 +93,6 @@ class CpuDistribution(NamedTuple):
             if best.deviation == 0 and (best.in_one_socket or not self.in_one_socket):
                 break
             nodes = combination.read()
-            if sum(free[node] for node in nodes) < count:
-                continue
             # Free CPUs in incomplete groups cannot be taken: the nodes need enough whole groups.
             if sum(free[node] // self.group for node in nodes) * self.group < count:
                 continue
@@ -187,8 +185,6 @@ class CpuDistribution(NamedTuple):
         missing = count - taken.bit_count()
         if missing > 0:
             raise Refused(f"accounting error, not enough CPUs allocated, remaining: {missing}")
-        if missing < 0:
-            raise Refused(f"accounting error, too many CPUs allocated, remaining: {missing}")
         return taken
 
 

@@ -18,11 +18,11 @@ from topowise_scheduler.kubelet.masks import members
 class Packing(NamedTuple):
     """`spread` takes single CPUs round the cores, `by_uncore` prefers whole L3 caches; the rest are behaviours."""
 
-    spread: bool = False
-    core_by_core: bool = False
-    by_uncore: bool = False
-    rounds_up: bool = True
-    tells_amounts: bool = True
+    spread: bool
+    core_by_core: bool
+    by_uncore: bool
+    rounds_up: bool
+    tells_amounts: bool
 
     def shortage(self, count: int, free: int) -> Refused:
         """Returns the refusal for too few CPUs."""
@@ -30,10 +30,7 @@ class Packing(NamedTuple):
         return Refused(f"not enough cpus available to satisfy request{amounts}")
 
 
-PLAIN = Packing()
-
-
-def take_packed(topology: CpuTopology, available: CpuSet, count: int, packing: Packing = PLAIN) -> CpuSet:
+def take_packed(topology: CpuTopology, available: CpuSet, count: int, packing: Packing) -> CpuSet:
     """Returns packed CPUs (takeByTopologyNUMAPacked). Raises Refused."""
     if count < 1:
         return 0
@@ -118,8 +115,6 @@ class Accumulator:
             if self.needed >= per_uncore:
                 # Unlike sockets and cores, a cache is full by its own size, not by the average (isUncoreCacheFree).
                 self._take_whole([cache for cache in self._sorted_uncores() if cache.cpus & self.free == cache.cpus])
-            if self.needed < 1:
-                return
             self._take_part_of(uncore, rounds_up)
             if self.needed < 1:
                 return
@@ -136,8 +131,6 @@ class Accumulator:
                 # All CPUs of the domain, as takeFullSockets does: on a machine with uneven cores that can include busy
                 # CPUs.
                 self._take(domain.cpus)
-                if self.needed < 1:
-                    return
 
     def _take_full_numas(self) -> None:
         free = self.free

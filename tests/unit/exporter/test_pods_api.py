@@ -56,9 +56,9 @@ async def serving(socket: Path, *handlers: grpc.GenericRpcHandler) -> AsyncItera
 
 
 @contextlib.asynccontextmanager
-async def watching(socket: Path, trigger: Trigger) -> AsyncIterator[PodsWatch]:
+async def watching(socket: Path, trigger: Trigger, backoff: float = 30.0, **more: Any) -> AsyncIterator[PodsWatch]:
     """The watch as the daemon runs it."""
-    watch = PodsWatch(socket, trigger, backoff=Backoff(30.0, 60.0))
+    watch = PodsWatch(socket, trigger, backoff=Backoff(backoff, 60.0), **more)
     files = FileWatch(watch.appeared, {socket.parent: frozenset({socket.name})}, retry=0.05)
     tasks = [asyncio.create_task(watch.run()), asyncio.create_task(files.run())]
     try:
@@ -118,6 +118,20 @@ async def test_a_kubelet_that_comes_back_is_watched_at_once(node: Node, caplog: 
     shown = [record.message for record in caplog.records if "Pods API" in record.message]
     assert len(shown) <= 5
     assert shown[-1] == "Watching the kubelet's Pods API"
+
+
+async def test_the_regular_end_of_a_watch_is_no_problem(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    node.now_has("a")
+    await node.api.start(node.socket)
+    trigger = Trigger()
+    async with watching(node.socket, trigger, 0.01, uniform=lambda low, high: 2e-4):
+        # Each watch begins with an event of the pod.
+        assert await notified(trigger)
+        assert await notified(trigger)
+    assert {record.message for record in caplog.records if "Pods API" in record.message} == {
+        "Watching the kubelet's Pods API"
+    }
 
 
 async def test_a_node_without_the_api_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

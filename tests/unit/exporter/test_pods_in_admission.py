@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from topowise.checkpoints import CpuState, MemoryState
 from topowise_exporter.kubelet.allocations import ContainerAllocation, Device, MemoryBlock, PodAllocation
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
@@ -194,6 +196,13 @@ def test_a_pod_that_asks_for_nothing_is_there_after_a_moment() -> None:
     assert state.due is not None
     assert state.due <= QUIET_S
     assert node.sync({"old": OLD, "x": idle}, "old", "x", after=QUIET_S + 0.01).pods == (OLD, idle)
+
+
+def test_a_time_limit_that_is_over_is_not_due() -> None:
+    node = Node()
+    for after in (0.0, QUIET_S):
+        state = node.sync({"old": OLD, "new": pod("new", FIRST)}, "old", after=after)
+    assert (state.withheld, state.due) == ({("ns", "new")}, pytest.approx(STUCK_S - QUIET_S))
 
 
 def test_an_entry_of_an_ended_pod_delays_no_pod() -> None:

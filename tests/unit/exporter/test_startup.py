@@ -221,8 +221,8 @@ def test_one_device_that_is_unhealthy_is_not_a_plug_in_that_is_away(tmp_path: Pa
 
 
 def test_a_socket_that_is_away_is_no_start(tmp_path: Path, clock: Clock) -> None:
-    kubelet, socket = following(tmp_path, clock, up_for=4000.0)
-    said: Any = KubeletAnswer(STATIC, READY)
-    assert not kubelet.doubts(said)
+    kubelet, socket = following(tmp_path, clock, up_for=2.0)
+    assert kubelet.doubts(EMPTY)
     socket.unlink()
+    assert not kubelet.doubts(KubeletAnswer(STATIC, READY))
     assert not kubelet.doubts(EMPTY)

@@ -49,10 +49,12 @@ def test_each_kind_of_allocation_has_its_own_numa_nodes() -> None:
 
 def test_on_a_single_numa_node_all_is_aligned_and_devices_with_a_topology_are_there() -> None:
     kubelet = _kubelet(4)
-    kubelet.hold("p", {}, {"device": _reported(None, None, "none"), "cpu": _reported(0b10)})
+    none = Placement("app", None, False, None, (), {NIC: ()})
+    kubelet.hold("p", {}, {"device": _reported(None, None, "both"), "cpu": _reported(0b10), "none": none})
     assert allocated_nodes(kubelet, "p") == {
         "device": AllocatedNodes(0, 0, 1, True),
         "cpu": AllocatedNodes(1, 0, 0, True),
+        "none": AllocatedNodes(0, 0, 0, True),
     }
     without = kubelet_of(machine_of(4, devices={NIC: [Device("none", None)]}))
     without.hold("p", {}, {"device": _reported(None, None, "none")})

@@ -6,11 +6,10 @@ import itertools
 
 import pytest
 
-from kubelets import machine_of
+from kubelets import PACKED, machine_of
 from topowise import cpuset
 from topowise_scheduler.kubelet import Machine
 from topowise_scheduler.kubelet.cpu_distribution import CpuDistribution, combinations, deviation
-from topowise_scheduler.kubelet.cpu_packing import PLAIN
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.masks import mask_of, members
 
@@ -43,7 +42,7 @@ def _distributed(
     topology = CpuTopology(machine)
     available = topology.cpus & ~mask_of(cpuset.parse(busy))
     settings = dict.fromkeys(("in_one_socket", "by_hint", "whole_groups", "copies"), False) | changed
-    distribution = CpuDistribution(topology, PLAIN, group=group, **settings)
+    distribution = CpuDistribution(topology, PACKED, group=group, **settings)
     return cpuset.to_text(members(distribution.take(available, count, width)))
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kubelets import machine_of
+from kubelets import PACKED, machine_of
 from topowise import cpuset
 from topowise_scheduler.kubelet import Core, Machine, NumaNode
-from topowise_scheduler.kubelet.cpu_packing import Packing, take_packed
+from topowise_scheduler.kubelet.cpu_packing import take_packed
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.masks import mask_of, members
 
@@ -13,7 +13,7 @@ from topowise_scheduler.kubelet.masks import mask_of, members
 def _taken(machine: Machine, count: int, *, busy: str = "", by_uncore: bool = False) -> str:
     topology = CpuTopology(machine)
     available = topology.cpus & ~mask_of(cpuset.parse(busy))
-    return cpuset.to_text(members(take_packed(topology, available, count, Packing(by_uncore=by_uncore))))
+    return cpuset.to_text(members(take_packed(topology, available, count, PACKED._replace(by_uncore=by_uncore))))
 
 
 def test_numa_nodes_go_first_with_a_single_node_per_socket() -> None:
@@ -54,8 +54,20 @@ def test_whole_cores_are_found_on_a_machine_whose_first_cpu_is_offline() -> None
     assert topology.whole_cores(0b11100) == 0b1000
 
 
+def test_whole_cores_are_found_whose_threads_are_in_unequal_steps() -> None:
+    topology = CpuTopology(Machine(numa=(NumaNode(0, 1, (Core(0, (0, 1, 4)), Core(0, (8, 9, 12)))),)))
+    assert topology.whole_cores(mask_of((0, 1, 4, 8, 9, 10))) == 1
+
+
 def test_a_node_of_several_sockets_has_no_place_in_the_order_of_sockets() -> None:
     cores = (Core(0, (0,)), Core(1, (1,)))
     assert CpuTopology(Machine(numa=(NumaNode(0, 1, cores),))).socket_positions is None
     nodes = (NumaNode(0, 1, (Core(1, (0,)),)), NumaNode(1, 1), NumaNode(2, 1, (Core(0, (1,)),)))
     assert CpuTopology(Machine(numa=nodes)).socket_positions == (1, 0, 0)
+
+
+def test_free_cpus_are_taken_round_the_cores() -> None:
+    """distribute-cpus-across-cores: a CPU of each core in turn, the core with a busy CPU first."""
+    topology = CpuTopology(machine_of(4))
+    packing = PACKED._replace(spread=True, core_by_core=True)
+    assert cpuset.to_text(members(take_packed(topology, topology.cpus & ~1, 3, packing))) == "1-2,4"

@@ -55,6 +55,13 @@ def test_a_pod_after_a_kubelet_restart_is_bound_to_its_devices(scope: str) -> No
     assert kubelet.admit(pod_of("p", _gpus(1))).reason == "TopologyAffinityError"
 
 
+def test_a_changed_request_of_devices_fails_the_allocation_where_no_hint_does() -> None:
+    kubelet = kubelet_of(machine_of(4, 4, devices={"x.io/gpu": NEAR}))
+    assert kubelet.admit(pod_of("p", _gpus(2))).admitted
+    message = kubelet.admit(pod_of("p", _gpus(1))).message
+    assert 'container "c0" changed request for resource "x.io/gpu" from 2 to 1' in message
+
+
 @pytest.mark.parametrize(("amount", "admitted"), [(0, True), (1, False)])
 @pytest.mark.parametrize("scope", ["container", "pod"])
 def test_devices_near_unknown_numa_nodes_fit_a_request_of_none_only(amount: int, admitted: bool, scope: str) -> None:

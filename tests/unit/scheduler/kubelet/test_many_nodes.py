@@ -298,3 +298,11 @@ def test_alignment_by_socket_takes_milliseconds_on_16_nodes() -> None:
         view = kubelet.view("p", pods.needs(pod_of("p", {"cpu": str(count), "memory": "1Gi"})))
         assert manager.hints(view, view.containers[0])["cpu"].preferred
     assert time.process_time() - started < 2
+
+
+def test_a_numa_node_with_a_device_is_not_bare() -> None:
+    machine = _grace()
+    near = DevicePlugin("x.io/nic", (Device("n0", (33,)), Device("n1", None)))
+    with_nic = msgspec.structs.replace(machine, devices=(*machine.devices, near))
+    kept = [[node.id for node in each.modelled(with_memory=False).nodes()] for each in (machine, with_nic)]
+    assert kept == [[*range(8)], [*range(7), 33]]

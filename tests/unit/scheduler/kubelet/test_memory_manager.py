@@ -138,10 +138,12 @@ def test_reusable_memory_of_a_type_does_not_change_other_types() -> None:
 
 def test_the_start_of_an_unknown_container_finishes_no_init_container() -> None:
     kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node")
-    kubelet.admit(pod_of("p", _limits("1Gi"), init=[_limits("2Gi"), _limits("3Gi")]))
-    before = _free(kubelet)
+    kubelet.admit(pod_of("p", _limits("1Gi"), init=[_limits("5Gi"), _limits("2Gi")]))
     assert kubelet.start("p", ["other"])
-    assert _free(kubelet) == before
+    assert _free(kubelet) == [2, 8]
+    # Of the first, 2 GiB are left: the second init container and then the container use 3 GiB again.
+    assert kubelet.start("p", ["i1"])
+    assert _free(kubelet) == [4, 8]
 
 
 def test_memory_that_no_known_container_has_is_dropped() -> None:

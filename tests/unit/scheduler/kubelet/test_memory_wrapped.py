@@ -52,3 +52,5 @@ def test_the_smallest_set_of_nodes_counts_nodes_that_have_wrapped_around() -> No
     assert policy.smallest_mask({"memory": 6 * GI}) == 1
     assert policy.is_large_enough(0b010, {"memory": 6 * GI})
     assert not policy.is_large_enough(0b011, {"memory": 6 * GI})
+    # A byte less than none has wrapped around, and none has not.
+    assert MemoryPolicy(nodes, [{}, {"memory": GI + 1}, {"memory": 4 * GI}]).wrapped == {"memory": 0b010}

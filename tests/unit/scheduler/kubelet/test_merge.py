@@ -7,6 +7,7 @@ import itertools
 import operator
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -141,3 +142,10 @@ def test_the_table_lists_masks_as_wide_as_the_widest_group_needs_before_narrower
     groups = [Hints(mask_of((0b001, 0b011, 0b111)), 0), Hints(mask_of((0b011, 0b111)), 0)]
     table = merges(_manager([[10] * 3] * 3, "best-effort", False), groups)
     assert [entry.hint.mask for entry in table] == [0b011, 0b001, 0b111]
+
+
+def test_more_than_eight_nodes_have_no_table() -> None:
+    group = Hints(0b10, 0b10)
+    assert len(merges(_manager([[10] * 8] * 8, "restricted", False), [group])) == 1
+    with pytest.raises(ValueError, match="9 NUMA nodes"):
+        merges(_manager([[10] * 9] * 9, "restricted", False), [group])

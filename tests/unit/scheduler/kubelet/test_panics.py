@@ -255,6 +255,9 @@ def _merge(ids: list[int], *groups: Hints) -> tuple[list[Hints], list[int], list
     ),
     0,
 )
+# A best mask as wide as the narrowest that comes last; ids of which each is beyond the rows but the first.
+@example(_merge([0, 3, 4], Hints(mask_of((0b011, 0b110)), 0), Hints(mask_of((0b001, 0b011)), 0)), 0)
+@example(_merge([2, 3, 4], Hints(mask_of((0b011, 0b101)), 0)), 0)
 @given(_merges(), st.integers(0, 3))
 def test_a_merge_panics_where_the_cross_product_does(
     case: tuple[list[Hints], list[int], list[tuple[int, ...]]], unordered: int

@@ -6,7 +6,8 @@ import pytest
 
 from kubelets import kubelet_of, machine_of, pod_of
 from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration
-from topowise_scheduler.kubelet.predicates import shortages
+from topowise_scheduler.kubelet.configuration import Settings, TopologySettings
+from topowise_scheduler.kubelet.predicates import Shortage, shortages
 
 
 @pytest.mark.parametrize(("resource", "admitted"), [("hugepages-2Mi", False), ("x.io/unknown", True)])
@@ -27,10 +28,26 @@ def test_a_request_of_0_fits_even_if_usage_exceeds_capacity() -> None:
     ] == ["OutOfx.io/nic"]
 
 
+def test_an_unknown_resource_of_an_init_container_has_no_capacity() -> None:
+    refused = shortages({"x.io/nic": 1}, {}, 0, {"pods": 1}, {}, {"x.io/nic": 1})
+    assert refused == [Shortage("x.io/nic", 1, 0, 0)]
+
+
 def test_a_pod_may_take_the_last_place_and_the_last_amount() -> None:
     assert shortages({"cpu": 1000}, {"cpu": 3000}, 9, {"pods": 10, "cpu": 4000}, {}) == []
     refused = shortages({"cpu": 1001}, {"cpu": 3000}, 10, {"pods": 10, "cpu": 4000}, {})
     assert [shortage.resource for shortage in refused] == ["pods", "cpu"]
+
+
+def test_capacity_covers_the_last_pod_and_the_last_amount() -> None:
+    kubelet = kubelet_of(machine_of(4), static=False, predicates=True, maxPods=2)
+    kubelet.admit(pod_of("a", {"cpu": "3"}))
+    assert kubelet.is_within
+    kubelet.admit(pod_of("b", {"cpu": "4"}))
+    assert kubelet.requested["cpu"] == kubelet.capacity["cpu"]
+    assert kubelet.is_within
+    kubelet.hold("c", {}, {})
+    assert not kubelet.is_within
 
 
 def test_resources_without_known_allocatable_are_not_checked() -> None:
@@ -64,3 +81,8 @@ def test_the_own_requests_of_a_pod_that_is_admitted_again_do_not_count() -> None
     for _ in range(2):
         assert kubelet.admit(pod_of("p", {"cpu": "8", "memory": "5Gi"})).admitted
     assert kubelet.requested["cpu"] == 8000
+
+
+def test_settings_without_a_known_gate_refuse_no_sidecar() -> None:
+    settings = Settings(TopologySettings("none", "container"), None, None, {}, 110, True, False)
+    assert Kubelet(machine_of(4), settings).admit(pod_of("p", {"cpu": "1"}, sidecars=[{"cpu": "1"}])).admitted

@@ -15,7 +15,7 @@ from topowise import cpuset
 from topowise.start_check import cpu_problem, memory_problem
 from topowise_scheduler.kubelet import Kubelet, KubeletConfiguration, Machine, MemoryReservation, NumaNode
 from topowise_scheduler.kubelet.masks import members
-from topowise_scheduler.kubelet.restart import restart
+from topowise_scheduler.kubelet.restart import memory_amounts, restart
 
 
 def _spelled(cpus: int) -> str:
@@ -267,6 +267,11 @@ def test_nodes_that_the_model_omits_may_be_in_the_file() -> None:
         }
     assert memory_state_problem(kubelet, json.dumps(state).encode()) is None
     assert restart(kubelet, kubelet.emptied(), (), {}).problem is None
+
+
+def test_a_numa_node_has_no_entry_for_a_page_size_that_it_lacks() -> None:
+    kubelet = kubelet_of(machine_of(4, 4, hugepages=[{2048: 512}, {}]))
+    assert [[*amounts] for amounts in memory_amounts(kubelet).values()] == [["memory", "hugepages-2Mi"], ["memory"]]
 
 
 class _Nothing(msgspec.Struct):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kubelets import GI, kubelet_of, machine_of, pod_of, state_of
 from topowise_scheduler.kubelet import Device, Kubelet, MemoryBlock, Placement
+from topowise_scheduler.kubelet.node_identity import is_same_node
 
 _container = st.fixed_dictionaries(
     {"cpu": st.sampled_from(("1", "2", "3", "5", "500m")), "memory": st.sampled_from(("1Gi", "3Gi", "9Gi"))},
@@ -137,6 +138,17 @@ def test_reported_allocations_are_booked_and_released() -> None:
     assert table.names(kubelet.devices.free("x.io/nic")) == ("n0", "n1", "n2", "n3", "n4")
 
 
+def test_only_managers_that_are_on_book_a_reported_allocation() -> None:
+    placement = Placement("app", (0,), True, 0b10, (MemoryBlock("memory", (0,), GI),))
+    off = kubelet_of(machine_of(4, 4), static=False)
+    off.hold("p", {}, {"c0": placement})
+    assert (off.cpu, off.memory, [*off.active]) == (None, None, ["p"])
+    on = kubelet_of(machine_of(4, 4))
+    on.hold("p", {}, {"c0": Placement("app", (0,), True, None, ())})
+    assert on.cpu is not None and on.memory is not None
+    assert (on.cpu.allocations, on.memory.allocations) == ({}, {})
+
+
 def test_unknown_pods_change_nothing() -> None:
     kubelet = kubelet_of(machine_of(4, 4))
     assert not kubelet.start("nobody")
@@ -168,3 +180,13 @@ def test_a_refused_prediction_leaves_the_cpus_of_others_on_an_uneven_machine() -
     assert state_of(trial) != before
     assert not kubelet.expect(pod).admitted
     assert state_of(kubelet) == before
+
+
+def test_a_fork_is_the_same_node_until_its_devices_change() -> None:
+    kubelet = _node({})
+    fork = kubelet.fork()
+    assert fork.admit(pod_of("p", {"cpu": "1", "memory": "1Gi"})).admitted
+    assert is_same_node(kubelet, fork)
+    fork.report_devices("x.io/nic", [Device("other", (0,))])
+    assert not is_same_node(kubelet, fork)
+    assert not is_same_node(kubelet, _node({}))

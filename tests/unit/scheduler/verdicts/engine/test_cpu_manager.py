@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kubelets import PACKED
 from topowise_scheduler.kubelet import Core, Machine, NumaNode
 from topowise_scheduler.kubelet.cpu_packing import take_packed
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
@@ -37,7 +38,7 @@ def test_counts_per_numa_node_equal_packed_cpus(seed: int) -> None:
     )
     cores = [topology.whole_cores(cpus) for cpus in free]
     taken = take_packed_counts(layout, _counted(topology, free), _counted(topology, cores), requested)
-    model = [take_packed(topology, cpus, int(count)) for cpus, count in zip(free, requested, strict=True)]
+    model = [take_packed(topology, cpus, int(count), PACKED) for cpus, count in zip(free, requested, strict=True)]
     assert taken.tolist() == _counted(topology, model).tolist()
     assert taken.shape == (zones, NODES)
 

@@ -17,7 +17,7 @@ from topowise_scheduler.kubelet.masks import by_size
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.verdicts.engine import mask_arrays
 from topowise_scheduler.verdicts.engine.node_vector import ABSENT
-from topowise_scheduler.verdicts.engine.topology_manager import CountHints, merge
+from topowise_scheduler.verdicts.engine.topology_manager import CountHints, elect, merge
 
 NODES = 30
 
@@ -52,6 +52,19 @@ def test_the_best_hint_is_found(policy: str, seed: int) -> None:
         assert preferred[node] == want.preferred
         if want.preferred or policy == "best-effort":
             assert masks[node] == want.mask
+
+
+@pytest.mark.parametrize(
+    ("votes", "winner"),
+    [
+        pytest.param([(0, 1)], 0b10, id="a higher score"),
+        pytest.param([(1, 1), (0, 1)], 0b10, id="one higher, one equal"),
+        pytest.param([(0, 1), (1, 0)], 0b01, id="they disagree"),
+    ],
+)
+def test_a_numa_node_wins_that_no_manager_scores_lower(votes: list[tuple[int, int]], winner: int) -> None:
+    scores = [np.array(vote)[:, None] for vote in votes]
+    assert elect(np.array([0b11], dtype=np.uint8), scores).tolist() == [winner]
 
 
 def _hints(rng: Random, zones: int) -> CountHints:
