@@ -15,9 +15,8 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from demo import blind, playing, workloads
-from demo.cluster import Cluster
-from demo.processes import ProcessDiedError
+from demo import workloads
+from demo.cluster import Cluster, ProcessDiedError
 from demo.scheduling import ScheduledPod, Scheduling
 from sandbox import kept
 from sandbox.apiserver.client import TABLE
@@ -35,6 +34,16 @@ from topowise_scheduler.report import kubelet_of, read
 # A symbolic link to the directory of the demo that `--keep` has left running.
 LINK: Final = Path(__file__).resolve().parents[2] / ".demo"
 
+REACH: Final = "export KUBECONFIG=$PWD/.demo/kubeconfig PATH=$PWD/.venv/bin:$PATH"
+_REACHED: Final = """
+The cluster keeps running until you run: make demo-stop
+  dashboard   {dashboard}
+  logs        {logs}
+
+Reach it from this directory with
+  {reach}
+
+docs/quick-start.md has commands to try."""
 _STARTED: Final = time.monotonic()
 
 
@@ -68,7 +77,7 @@ def _run_in_directory(*, keep: bool) -> int:
         if keep:
             kept.keep(directory, cluster.processes.ids(), LINK)
             is_kept = True
-            print(f"\n{playing.instructions(directory, f'{cluster.pages}/ui')}", flush=True)
+            print(_REACHED.format(dashboard=f"{cluster.pages}/ui", logs=directory, reach=REACH), flush=True)
         return status
     except (TopowiseError, ProcessDiedError, aiohttp.ClientError, OSError) as exc:
         print(f"error: {exc}", file=sys.stderr)
@@ -237,8 +246,8 @@ def _comparison(cluster: Cluster, outcomes: list[ScheduledPod]) -> str:
     nodes = [node for node in cluster.nodes if node.is_emulated]
     shape = next(pod for pod in workloads.PODS if pod["metadata"]["name"] == "database")
     chosen = {outcome.pod: outcome.chosen for outcome in outcomes}
-    aware = blind.as_placed(nodes, workloads.PODS, shape, chosen)
-    by_sums = blind.by_sums(nodes, workloads.PODS, shape)
+    aware = workloads.as_placed(nodes, workloads.PODS, shape, chosen)
+    by_sums = workloads.by_sums(nodes, workloads.PODS, shape)
     rows = [
         [name, str(result.running), str(result.refused), str(result.waiting), str(result.more)]
         for name, result in (("topowise", aware), ("NUMA-blind, by sums", by_sums))

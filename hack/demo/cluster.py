@@ -1,9 +1,13 @@
-"""The cluster of the demo: which processes, with which files, in which order."""
+"""The cluster of the demo: which processes, with which files, in which order; started, watched, and stopped by their
+process ids."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +16,6 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from demo.processes import Processes
 from sandbox import machines
 from sandbox.processes import free_ports
 from topowise import nrt
@@ -20,6 +23,59 @@ from topowise.errors import ApiError, TopowiseError
 from topowise.kube import credentials
 from topowise.kube.api import Api
 from topowise_exporter.kubelet.podresources import DEFAULT_SOCKET
+
+
+class ProcessDiedError(Exception):
+    """A process of the demo ended by itself."""
+
+
+class Processes:
+    """Child processes, each with a log file in `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+
+    async def start(self, name: str, module: str, *arguments: str) -> None:
+        """Starts `python -m module` in a new session, so that a terminal's ^C reaches only the demo."""
+        with (self._directory / f"{name}.log").open("wb") as log:
+            self._running[name] = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", module, *arguments, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def check(self) -> None:
+        """Raises ProcessDiedError with the end of the log if a process has ended."""
+        for name, process in self._running.items():
+            if process.returncode is not None:
+                raise ProcessDiedError(f"{name} ended with status {process.returncode}:\n{self._tail(name)}")
+
+    def tails(self) -> str:
+        """Returns the end of every log; a failed demo deletes the files."""
+        return "\n".join(f"--- {name}\n{self._tail(name)}" for name in self._running)
+
+    def _tail(self, name: str) -> str:
+        return "\n".join((self._directory / f"{name}.log").read_text(errors="replace").splitlines()[-8:])
+
+    def ids(self) -> dict[str, int]:
+        """Returns the process ids by name."""
+        return {name: process.pid for name, process in self._running.items()}
+
+    async def stop(self) -> None:
+        """Stops all processes in reverse order of their start; kills those that run on after five seconds in all."""
+        for process in reversed(self._running.values()):
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        deadline = asyncio.get_running_loop().time() + 5
+        for process in self._running.values():
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await process.wait()
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, 9)
+                await process.wait()
+        self._running.clear()
+
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 CRD: Final = REPOSITORY / "charts/topowise/crds/noderesourcetopologies.yaml"

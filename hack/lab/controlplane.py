@@ -17,7 +17,7 @@ from images.application import REPOSITORY
 from lab.api import Api, Json, LabError, wait
 from lab.running import Plan, Processes
 from sandbox import controlplane
-from sandbox.apiserver import kubeconfig as kubeconfigs
+from sandbox.apiserver import documents
 from sandbox.controlplane import ADMIN, USERS, apiserver_arguments, assets, etcd_arguments, token_of
 from sandbox.processes import free_ports
 from topowise import steering
@@ -47,7 +47,7 @@ def node_user(name: str) -> str:
 def kubeconfig(directory: Path, port: int, user: str = ADMIN) -> Path:
     """Writes the kubeconfig of a user on this machine."""
     path = directory / ("kubeconfig" if user == ADMIN else f"kubeconfig-{user.replace(':', '-')}")
-    return kubeconfigs.write(path, _url(port), token=token_of(user), insecure=True)
+    return documents.write_kubeconfig(path, _url(port), token=token_of(user), insecure=True)
 
 
 def certificate(directory: Path) -> bytes:

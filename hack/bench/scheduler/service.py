@@ -16,7 +16,7 @@ from typing import Final, Self
 import yaml
 
 from bench import figures
-from sandbox.apiserver import kubeconfig
+from sandbox.apiserver import documents
 from sandbox.processes import Process, free_ports
 
 _START_LIMIT_S: Final = 180.0
@@ -38,7 +38,7 @@ class Service:
     def __init__(self, stack: ExitStack, work: Path, api: str) -> None:
         self.port, self.health_port = free_ports(2)
         name = f"service-{self.port}"
-        access = kubeconfig.write(work / f"{name}.kubeconfig", api)
+        access = documents.write_kubeconfig(work / f"{name}.kubeconfig", api)
         document = {
             "apiVersion": "topowise.io/v1alpha1",
             "kind": "SchedulerConfiguration",
