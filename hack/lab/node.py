@@ -115,12 +115,12 @@ class Node:
         return self.folder / "kubelet.log"
 
     def seen(self) -> Json:
-        """Returns the state files with the time of their last change, and podresources. Raises LabError."""
+        """Returns the state files and podresources. Raises LabError."""
         files = {}
         for name in _FILES:
             path = self.folder / "kubelet" / name
             if path.exists():
-                files[name] = {"text": path.read_text(), "changed": path.stat().st_mtime}
+                files[name] = {"text": path.read_text()}
         socket = f"unix://{self.folder}/kubelet/pod-resources/kubelet.sock"
         try:
             # The kubelet's gRPC requires a valid authority; for a unix socket the default is the path.
