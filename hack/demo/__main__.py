@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 
 from demo import workloads
-from demo.cluster import Cluster, ProcessDiedError
+from demo.cluster import Cluster
 from demo.scheduling import ScheduledPod, Scheduling
 from sandbox import kept
 from sandbox.apiserver.client import TABLE
@@ -79,7 +79,7 @@ def _run_in_directory(*, keep: bool) -> int:
             is_kept = True
             print(_REACHED.format(dashboard=f"{cluster.pages}/ui", logs=directory, reach=REACH), flush=True)
         return status
-    except (TopowiseError, ProcessDiedError, aiohttp.ClientError, OSError) as exc:
+    except (TopowiseError, RuntimeError, aiohttp.ClientError, OSError) as exc:
         print(f"error: {exc}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -105,12 +105,12 @@ async def _run(cluster: Cluster, *, keep: bool) -> int:
         print(f"\n{_comparison(cluster, outcomes)}")
         print(f"\nDone in {time.monotonic() - _STARTED:.1f}s: {_summary(outcomes)}")
         if keep:
-            await cluster.start_control_plane()
+            cluster.start_control_plane()
         finished = True
         return 0 if all(outcome.phase != "Failed" for outcome in outcomes) else 1
     finally:
         if not (keep and finished):
-            await cluster.processes.stop()
+            cluster.processes.stop()
 
 
 def _say(progress: str) -> None:
@@ -122,11 +122,11 @@ async def _start(cluster: Cluster) -> None:
     await cluster.start_api_server()
     _say("API server is up, the NodeResourceTopology CRD is installed")
     await cluster.start_kubelets()
-    await cluster.start_scheduler()
+    cluster.start_scheduler()
     own, *peers = cluster.nodes
     word = "an emulated kubelet" if own.is_emulated else "its real kubelet"
     _say(f"{len(cluster.nodes)} nodes: this machine with {word}, {len(peers)} emulated bare-metal machines")
-    await cluster.start_exporters()
+    cluster.start_exporters()
 
 
 async def _wait_until_ready(cluster: Cluster, session: aiohttp.ClientSession) -> None:

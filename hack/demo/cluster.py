@@ -4,8 +4,6 @@ process ids."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import socket
 import sys
 import time
@@ -17,7 +15,7 @@ import msgspec
 import yaml
 
 from sandbox import machines
-from sandbox.processes import free_ports
+from sandbox.processes import Process, free_ports
 from topowise import nrt
 from topowise.errors import ApiError, TopowiseError
 from topowise.kube import credentials
@@ -25,55 +23,36 @@ from topowise.kube.api import Api
 from topowise_exporter.kubelet.podresources import DEFAULT_SOCKET
 
 
-class ProcessDiedError(Exception):
-    """A process of the demo ended by itself."""
-
-
 class Processes:
-    """Child processes, each with a log file in `directory`."""
+    """Child processes, each with a log file in `directory`, in sessions of their own: a terminal's ^C reaches only the
+    demo."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._running: dict[str, Process] = {}
 
-    async def start(self, name: str, module: str, *arguments: str) -> None:
-        """Starts `python -m module` in a new session, so that a terminal's ^C reaches only the demo."""
-        with (self._directory / f"{name}.log").open("wb") as log:
-            self._running[name] = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", module, *arguments, stdout=log, stderr=log, start_new_session=True
-            )
+    def start(self, name: str, module: str, *arguments: str) -> None:
+        """Starts `python -m module`."""
+        command = [sys.executable, "-m", module, *arguments]
+        self._running[name] = Process(name, command, self._directory / f"{name}.log", own_session=True).__enter__()
 
     def check(self) -> None:
-        """Raises ProcessDiedError with the end of the log if a process has ended."""
-        for name, process in self._running.items():
-            if process.returncode is not None:
-                raise ProcessDiedError(f"{name} ended with status {process.returncode}:\n{self._tail(name)}")
+        """Raises RuntimeError with the end of the log if a process has ended."""
+        for process in self._running.values():
+            process.check()
 
     def tails(self) -> str:
         """Returns the end of every log; a failed demo deletes the files."""
-        return "\n".join(f"--- {name}\n{self._tail(name)}" for name in self._running)
-
-    def _tail(self, name: str) -> str:
-        return "\n".join((self._directory / f"{name}.log").read_text(errors="replace").splitlines()[-8:])
+        return "\n".join(f"--- {name}\n{process.tail()}" for name, process in self._running.items())
 
     def ids(self) -> dict[str, int]:
         """Returns the process ids by name."""
         return {name: process.pid for name, process in self._running.items()}
 
-    async def stop(self) -> None:
-        """Stops all processes in reverse order of their start; kills those that run on after five seconds in all."""
+    def stop(self) -> None:
+        """Stops all processes in reverse order of their start."""
         for process in reversed(self._running.values()):
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-        deadline = asyncio.get_running_loop().time() + 5
-        for process in self._running.values():
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await process.wait()
-            except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, 9)
-                await process.wait()
+            process.__exit__(None, None, None)
         self._running.clear()
 
 
@@ -127,7 +106,7 @@ class Cluster:
 
     async def start_api_server(self) -> None:
         """Starts the embedded API server with the NRT CRD."""
-        await self.processes.start(
+        self.processes.start(
             "apiserver", "sandbox.apiserver", "--kubeconfig-out", str(self.kubeconfig), "--crd", str(CRD)
         )
         await self._until(self._kubeconfig_is_there, "the API server")
@@ -140,10 +119,10 @@ class Cluster:
         for node in self.nodes:
             if node.is_emulated:
                 arguments += ["--node", f"{node.name}={self.directory / node.name}"]
-        await self.processes.start("kubelets", "sandbox.kubelet", "--kubeconfig", str(self.kubeconfig), *arguments)
+        self.processes.start("kubelets", "sandbox.kubelet", "--kubeconfig", str(self.kubeconfig), *arguments)
         await self._until(lambda: _all_exist([node.socket for node in self.nodes]), "the kubelets' sockets")
 
-    async def start_exporters(self) -> None:
+    def start_exporters(self) -> None:
         """Starts an exporter for each node."""
         for node in self.nodes:
             config = self._write(
@@ -160,9 +139,9 @@ class Cluster:
                 },
             )
             name = f"exporter-{node.name}"
-            await self.processes.start(name, "topowise_exporter", "run", "--config", str(config))
+            self.processes.start(name, "topowise_exporter", "run", "--config", str(config))
 
-    async def start_scheduler(self) -> None:
+    def start_scheduler(self) -> None:
         """Starts topowise-scheduler."""
         config = self._write(
             "scheduler.yaml",
@@ -175,14 +154,14 @@ class Cluster:
                 "serving": {"address": "127.0.0.1", "port": self.health_port},
             },
         )
-        await self.processes.start("scheduler", "topowise_scheduler", "serve", "--config", str(config))
+        self.processes.start("scheduler", "topowise_scheduler", "serve", "--config", str(config))
 
-    async def start_control_plane(self) -> None:
+    def start_control_plane(self) -> None:
         """Starts controllers and kube-scheduler for later pods, under the demo's name and as the cluster's default."""
-        await self.processes.start("controllers", "sandbox.controllers", "--kubeconfig", str(self.kubeconfig))
+        self.processes.start("controllers", "sandbox.controllers", "--kubeconfig", str(self.kubeconfig))
         arguments = ("--kubeconfig", str(self.kubeconfig), "--extender", self.extender)
         names = (SCHEDULER, "default-scheduler")
-        await self.processes.start("kube-scheduler", "sandbox.kubescheduler", *arguments, *names)
+        self.processes.start("kube-scheduler", "sandbox.kubescheduler", *arguments, *names)
 
     async def api(self) -> Api:
         """Returns a client of the API server; the caller enters and leaves it."""

@@ -71,8 +71,8 @@ def test_a_demo_that_is_ended_leaves_nothing(environment: dict[str, str], number
 def test_a_demo_that_fails_says_why_and_leaves_nothing(environment: dict[str, str]) -> None:
     script = (
         "import sys; from demo import __main__ as demo; from demo.cluster import Processes; start = Processes.start\n"
-        "async def broken(self, name, module, *arguments):\n"
-        "    await start(self, name, 'nosuch' if module == 'topowise_exporter' else module, *arguments)\n"
+        "def broken(self, name, module, *arguments):\n"
+        "    start(self, name, 'nosuch' if module == 'topowise_exporter' else module, *arguments)\n"
         "Processes.start = broken; sys.exit(demo.main())"
     )
     arguments = [sys.executable, "-c", script, "--keep"]
