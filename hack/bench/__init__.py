@@ -1,5 +1,4 @@
 """`make bench`: figures of whole processes and of hot paths. Compare ratios of the same run; machines differ.
 
-The parts measure the exporter, the engine, the scheduler service and density. results.py stores the results,
-tables.py prints them, and pages.py makes docs/benchmarks.md from a recorded run.
+The parts measure the exporter, the engine, the scheduler service and density.
 """

@@ -14,9 +14,8 @@ from typing import Final
 
 import msgspec
 
-from bench import against, density, engine, exporter, figures, results, scheduler
-from bench.figures import Figure
-from bench.results import Machine, PartResults, Results
+from bench import density, engine, exporter, figures, scheduler
+from bench.figures import Figure, Machine, PartResults, Results
 
 PARTS: Final[dict[str, Callable[[], Awaitable[list[Figure]]]]] = {
     "exporter": exporter.measure,
@@ -46,16 +45,16 @@ def main() -> int:
     if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"unknown part {unknown[0]!r}, expected {', '.join(PARTS)}")
     try:
-        earlier = None if options.against is None else results.read(options.against)
+        earlier = None if options.against is None else figures.read(options.against)
     except (OSError, msgspec.DecodeError) as exc:
         parser.error(f"{options.against}: {exc}")
     run = asyncio.run(_measure(options.parts or list(PARTS)))
-    results.write(options.json, run)
+    figures.write(options.json, run)
     print(run.machine.words())
     for name, part in run.parts.items():
         print(f"\n{name} ({part.seconds:.0f} s, {part.cpu_seconds:.0f} s of CPU)\n\n{figures.table(part.figures)}")
     if earlier is not None:
-        print(f"\n{against.table(earlier, run)}")
+        print(f"\n{figures.comparison(earlier, run)}")
     return 0
 
 

@@ -9,9 +9,8 @@ import statistics
 from functools import partial
 from typing import Final
 
-from bench.figures import Figure
+from bench.figures import Figure, thread_ms
 from bench.scheduler import metal
-from bench.usage import thread_ms
 from sandbox.judging import candidates, judge, rate
 from topowise import pods
 from topowise_scheduler.configuration import Scoring

@@ -15,9 +15,8 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from demo import blind, playing, workloads
+from demo import workloads
 from demo.cluster import Cluster
-from demo.processes import ProcessDiedError
 from demo.scheduling import ScheduledPod, Scheduling
 from sandbox import kept
 from sandbox.apiserver.client import TABLE
@@ -35,6 +34,16 @@ from topowise_scheduler.report import kubelet_of, read
 # A symbolic link to the directory of the demo that `--keep` has left running.
 LINK: Final = Path(__file__).resolve().parents[2] / ".demo"
 
+REACH: Final = "export KUBECONFIG=$PWD/.demo/kubeconfig PATH=$PWD/.venv/bin:$PATH"
+_REACHED: Final = """
+The cluster keeps running until you run: make demo-stop
+  dashboard   {dashboard}
+  logs        {logs}
+
+Reach it from this directory with
+  {reach}
+
+docs/quick-start.md has commands to try."""
 _STARTED: Final = time.monotonic()
 
 
@@ -68,9 +77,9 @@ def _run_in_directory(*, keep: bool) -> int:
         if keep:
             kept.keep(directory, cluster.processes.ids(), LINK)
             is_kept = True
-            print(f"\n{playing.instructions(directory, f'{cluster.pages}/ui')}", flush=True)
+            print(_REACHED.format(dashboard=f"{cluster.pages}/ui", logs=directory, reach=REACH), flush=True)
         return status
-    except (TopowiseError, ProcessDiedError, aiohttp.ClientError, OSError) as exc:
+    except (TopowiseError, RuntimeError, aiohttp.ClientError, OSError) as exc:
         print(f"error: {exc}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -96,12 +105,12 @@ async def _run(cluster: Cluster, *, keep: bool) -> int:
         print(f"\n{_comparison(cluster, outcomes)}")
         print(f"\nDone in {time.monotonic() - _STARTED:.1f}s: {_summary(outcomes)}")
         if keep:
-            await cluster.start_control_plane()
+            cluster.start_control_plane()
         finished = True
         return 0 if all(outcome.phase != "Failed" for outcome in outcomes) else 1
     finally:
         if not (keep and finished):
-            await cluster.processes.stop()
+            cluster.processes.stop()
 
 
 def _say(progress: str) -> None:
@@ -113,11 +122,11 @@ async def _start(cluster: Cluster) -> None:
     await cluster.start_api_server()
     _say("API server is up, the NodeResourceTopology CRD is installed")
     await cluster.start_kubelets()
-    await cluster.start_scheduler()
+    cluster.start_scheduler()
     own, *peers = cluster.nodes
     word = "an emulated kubelet" if own.is_emulated else "its real kubelet"
     _say(f"{len(cluster.nodes)} nodes: this machine with {word}, {len(peers)} emulated bare-metal machines")
-    await cluster.start_exporters()
+    cluster.start_exporters()
 
 
 async def _wait_until_ready(cluster: Cluster, session: aiohttp.ClientSession) -> None:
@@ -237,8 +246,8 @@ def _comparison(cluster: Cluster, outcomes: list[ScheduledPod]) -> str:
     nodes = [node for node in cluster.nodes if node.is_emulated]
     shape = next(pod for pod in workloads.PODS if pod["metadata"]["name"] == "database")
     chosen = {outcome.pod: outcome.chosen for outcome in outcomes}
-    aware = blind.as_placed(nodes, workloads.PODS, shape, chosen)
-    by_sums = blind.by_sums(nodes, workloads.PODS, shape)
+    aware = workloads.as_placed(nodes, workloads.PODS, shape, chosen)
+    by_sums = workloads.by_sums(nodes, workloads.PODS, shape)
     rows = [
         [name, str(result.running), str(result.refused), str(result.waiting), str(result.more)]
         for name, result in (("topowise", aware), ("NUMA-blind, by sums", by_sums))

@@ -1,9 +1,11 @@
-"""The cluster of the demo: which processes, with which files, in which order."""
+"""The cluster of the demo: which processes, with which files, in which order; started, watched, and stopped by their
+process ids."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,14 +14,47 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from demo.processes import Processes
 from sandbox import machines
-from sandbox.processes import free_ports
+from sandbox.processes import Process, free_ports
 from topowise import nrt
 from topowise.errors import ApiError, TopowiseError
 from topowise.kube import credentials
 from topowise.kube.api import Api
 from topowise_exporter.kubelet.podresources import DEFAULT_SOCKET
+
+
+class Processes:
+    """Child processes, each with a log file in `directory`, in sessions of their own: a terminal's ^C reaches only the
+    demo."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._running: dict[str, Process] = {}
+
+    def start(self, name: str, module: str, *arguments: str) -> None:
+        """Starts `python -m module`."""
+        command = [sys.executable, "-m", module, *arguments]
+        self._running[name] = Process(name, command, self._directory / f"{name}.log", own_session=True).__enter__()
+
+    def check(self) -> None:
+        """Raises RuntimeError with the end of the log if a process has ended."""
+        for process in self._running.values():
+            process.check()
+
+    def tails(self) -> str:
+        """Returns the end of every log; a failed demo deletes the files."""
+        return "\n".join(f"--- {name}\n{process.tail()}" for name, process in self._running.items())
+
+    def ids(self) -> dict[str, int]:
+        """Returns the process ids by name."""
+        return {name: process.pid for name, process in self._running.items()}
+
+    def stop(self) -> None:
+        """Stops all processes in reverse order of their start."""
+        for process in reversed(self._running.values()):
+            process.__exit__(None, None, None)
+        self._running.clear()
+
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 CRD: Final = REPOSITORY / "charts/topowise/crds/noderesourcetopologies.yaml"
@@ -71,7 +106,7 @@ class Cluster:
 
     async def start_api_server(self) -> None:
         """Starts the embedded API server with the NRT CRD."""
-        await self.processes.start(
+        self.processes.start(
             "apiserver", "sandbox.apiserver", "--kubeconfig-out", str(self.kubeconfig), "--crd", str(CRD)
         )
         await self._until(self._kubeconfig_is_there, "the API server")
@@ -84,10 +119,10 @@ class Cluster:
         for node in self.nodes:
             if node.is_emulated:
                 arguments += ["--node", f"{node.name}={self.directory / node.name}"]
-        await self.processes.start("kubelets", "sandbox.kubelet", "--kubeconfig", str(self.kubeconfig), *arguments)
+        self.processes.start("kubelets", "sandbox.kubelet", "--kubeconfig", str(self.kubeconfig), *arguments)
         await self._until(lambda: _all_exist([node.socket for node in self.nodes]), "the kubelets' sockets")
 
-    async def start_exporters(self) -> None:
+    def start_exporters(self) -> None:
         """Starts an exporter for each node."""
         for node in self.nodes:
             config = self._write(
@@ -104,9 +139,9 @@ class Cluster:
                 },
             )
             name = f"exporter-{node.name}"
-            await self.processes.start(name, "topowise_exporter", "run", "--config", str(config))
+            self.processes.start(name, "topowise_exporter", "run", "--config", str(config))
 
-    async def start_scheduler(self) -> None:
+    def start_scheduler(self) -> None:
         """Starts topowise-scheduler."""
         config = self._write(
             "scheduler.yaml",
@@ -119,14 +154,14 @@ class Cluster:
                 "serving": {"address": "127.0.0.1", "port": self.health_port},
             },
         )
-        await self.processes.start("scheduler", "topowise_scheduler", "serve", "--config", str(config))
+        self.processes.start("scheduler", "topowise_scheduler", "serve", "--config", str(config))
 
-    async def start_control_plane(self) -> None:
+    def start_control_plane(self) -> None:
         """Starts controllers and kube-scheduler for later pods, under the demo's name and as the cluster's default."""
-        await self.processes.start("controllers", "sandbox.controllers", "--kubeconfig", str(self.kubeconfig))
+        self.processes.start("controllers", "sandbox.controllers", "--kubeconfig", str(self.kubeconfig))
         arguments = ("--kubeconfig", str(self.kubeconfig), "--extender", self.extender)
         names = (SCHEDULER, "default-scheduler")
-        await self.processes.start("kube-scheduler", "sandbox.kubescheduler", *arguments, *names)
+        self.processes.start("kube-scheduler", "sandbox.kubescheduler", *arguments, *names)
 
     async def api(self) -> Api:
         """Returns a client of the API server; the caller enters and leaves it."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import topowise
-from images import application, engines, load
+from images import application, engines
 from images.application import REPOSITORY, ImageError
 
 DIST: Final = REPOSITORY / "dist"
@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     for verb in (build, *map(verbs.add_parser, ("load", "push", "sign"))):
         verb.add_argument("--repository", default="ghcr.io/topowise/topowise", help="the image's name without the tag")
     verbs.add_parser("check", help="assembles the application of each architecture, without a container engine")
-    verbs.choices["load"].add_argument("--into", default="", choices=["", *load.CLUSTERS])
+    verbs.choices["load"].add_argument("--into", default="", choices=["", *engines.CLUSTERS])
     verbs.choices["load"].add_argument("--cluster", default="", help="the cluster's name in kind")
     args = parser.parse_args(arguments)
     try:
@@ -45,10 +45,10 @@ def _do(args: argparse.Namespace) -> None:
     # The tag is the version, because that is what the chart asks for.
     name = f"{args.repository}:{topowise.__version__}"
     if args.verb == "build":
-        for architecture in args.architecture or [load.architecture()]:
+        for architecture in args.architecture or [engines.architecture()]:
             _build(architecture, args.base, name)
     elif args.verb == "load":
-        load.load(archive(load.architecture()), args.into, args.cluster)
+        engines.load(archive(engines.architecture()), args.into, args.cluster)
     elif args.verb == "push":
         _push(name)
     else:
@@ -64,7 +64,7 @@ def _check(architecture: str) -> None:
     """What of an image can be checked without a container engine: its size, and on its own architecture its start."""
     folder = DIST / f"image-{architecture}"
     megabytes = application.assemble(architecture, folder)
-    is_started = architecture == load.architecture()
+    is_started = architecture == engines.architecture()
     if is_started:
         application.check_start(folder)
     how = "every library loads and every program starts" if is_started else "not started on this machine"

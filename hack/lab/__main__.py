@@ -11,10 +11,9 @@ from typing import Final
 
 from images.application import REPOSITORY, ImageError
 from lab import results, running, starting, testing
+from lab.api import LabError
 from lab.cluster import CLAIMED, STEERED, Lab
-from lab.errors import LabError
-from lab.series import STARTED
-from lab.settings import SETTINGS
+from lab.series import SETTINGS, STARTED
 from sandbox import kept
 
 _LAST: Final = REPOSITORY / "dist/lab.json"

@@ -12,7 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from lab.errors import LabError
+
+class LabError(Exception):
+    """The thing, what was expected of it, and what to do about it."""
+
 
 Json = dict[str, Any]
 Found = TypeVar("Found")

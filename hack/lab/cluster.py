@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from lab import controlplane, kubelet, machine, node, truth
-from lab.api import NODES, PODS, Json, Watch, wait
-from lab.errors import LabError
+from lab import controlplane, machine, node, truth
+from lab.api import NODES, PODS, Json, LabError, Watch, wait
 from lab.node import STATE_FILES, Node
 from lab.running import Plan, Processes
 from lab.series import LABEL
@@ -72,9 +71,9 @@ class Lab:
     def join(self, name: str) -> None:
         """Starts the kubelet, and then the services that are containers on a real node."""
         user = controlplane.node_user(name)
-        config = kubelet.kubeconfig(self.plan.api, controlplane.certificate(self.directory), token_of(user))
+        config = machine.kubeconfig(self.plan.api, controlplane.certificate(self.directory), token_of(user))
         self.configure(name)
-        self.nodes[name].write({kubelet.KUBECONFIG: json.dumps(config)})
+        self.nodes[name].write({machine.KUBECONFIG: json.dumps(config)})
         self.nodes[name].start_kubelet()
         time.sleep(_CONTAINERS_S)
         for service in self._services(name):
@@ -106,8 +105,8 @@ class Lab:
     def configure(self, name: str) -> None:
         """Writes the configuration of its kubelet."""
         changed = {**self.setting, **self.changed[name]}
-        configuration = kubelet.configuration(self.machines[name], self.nodes[name].port, changed)
-        self.nodes[name].write({kubelet.CONFIG: json.dumps(configuration, indent=1)})
+        configuration = machine.configuration(self.machines[name], self.nodes[name].port, changed)
+        self.nodes[name].write({machine.CONFIG: json.dumps(configuration, indent=1)})
 
     def restart_kubelet(self, name: str, *, forget: bool = False) -> None:
         """Restarts the kubelet; `forget` removes its state files, as a change of policies requires."""

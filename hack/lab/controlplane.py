@@ -6,18 +6,18 @@ kube-scheduler and topowise-scheduler as system:kube-scheduler with the chart's 
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 import yaml
 
-from lab import chart
-from lab.api import Api, Json, wait
-from lab.errors import LabError
+from images.application import REPOSITORY
+from lab.api import Api, Json, LabError, wait
 from lab.running import Plan, Processes
 from sandbox import controlplane
-from sandbox.apiserver import kubeconfig as kubeconfigs
+from sandbox.apiserver import documents
 from sandbox.controlplane import ADMIN, USERS, apiserver_arguments, assets, etcd_arguments, token_of
 from sandbox.processes import free_ports
 from topowise import steering
@@ -47,7 +47,7 @@ def node_user(name: str) -> str:
 def kubeconfig(directory: Path, port: int, user: str = ADMIN) -> Path:
     """Writes the kubeconfig of a user on this machine."""
     path = directory / ("kubeconfig" if user == ADMIN else f"kubeconfig-{user.replace(':', '-')}")
-    return kubeconfigs.write(path, _url(port), token=token_of(user), insecure=True)
+    return documents.write_kubeconfig(path, _url(port), token=token_of(user), insecure=True)
 
 
 def certificate(directory: Path) -> bytes:
@@ -98,7 +98,7 @@ def _start_service(processes: Processes, plan: Plan) -> None:
     config = work / "topowise.yaml"
     config.write_text(yaml.safe_dump(service))
     serve = [sys.executable, "-m", "topowise_scheduler", "serve", f"--config={config}"]
-    processes.start(SERVICE, ["env", f"POD_NAMESPACE={chart.NAMESPACE}", *serve])
+    processes.start(SERVICE, ["env", f"POD_NAMESPACE={NAMESPACE}", *serve])
     _until_ready(processes, Api(f"http://127.0.0.1:{plan.metrics}", ""), SERVICE)
 
 
@@ -143,3 +143,27 @@ def _until_ready(processes: Processes, api: Api, name: str) -> None:
             return False
 
     wait(ready, _READY_S, f"{name} is ready")
+
+
+NAMESPACE: Final = "topowise-system"
+_EXPORTER: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/topowise-exporter"
+LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+# topowise-scheduler has the rights that the chart gives to kube-scheduler's user.
+_VALUES: Final = ("scheduler.mode=static", "steering.enabled=true", "scheduler.config.resourceClaims.enabled=true")
+_HELM_S: Final = 180
+
+
+def install(kubeconfig: Path, api: Api) -> None:
+    """Installs the release, and deletes the DaemonSet of the exporter. Raises LabError."""
+    _helm("--fetch")
+    values = [f"--set={value}" for value in _VALUES]
+    where = [f"--kubeconfig={kubeconfig}", f"--namespace={NAMESPACE}", "--create-namespace"]
+    _helm("install", "topowise", str(REPOSITORY / "charts/topowise"), *where, *values)
+    api.delete(_EXPORTER)
+
+
+def _helm(*arguments: str) -> None:
+    command = [str(REPOSITORY / "hack/helm"), *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_HELM_S)
+    if done.returncode:
+        raise LabError(f"helm {' '.join(arguments)[:120]} ended with {done.returncode}: {done.stderr[-800:]}")

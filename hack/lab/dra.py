@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import grpc
 
-from lab import cdi, messages
+from lab import messages
 from lab.api import Api, Json
 
 KUBELET: Final = Path("/var/lib/kubelet")
@@ -200,14 +200,14 @@ class Driver:
             if taken:
                 answer.error = f"{', '.join(sorted(taken))} of {claim.name} are prepared for another claim"
                 return answer
-            cdi.write(self._name, claim.uid, names, self._cdi)
+            messages.write(self._name, claim.uid, names, self._cdi)
             self._keep({**self.prepared, claim.uid: {"claim": claim.name, "devices": names}})
         for result in own:
             answer.devices.add(
                 request_names=[result["request"]],
                 pool_name=result["pool"],
                 device_name=result["device"],
-                cdi_device_ids=[cdi.device_id(self._name, claim.uid, result["device"])],
+                cdi_device_ids=[messages.device_id(self._name, claim.uid, result["device"])],
             )
         return answer
 
@@ -217,7 +217,7 @@ class Driver:
         with self._lock:
             for claim in request.claims:
                 answer.claims[claim.uid].SetInParent()
-                cdi.remove(self._name, claim.uid, self._cdi)
+                messages.remove(self._name, claim.uid, self._cdi)
                 self._keep({uid: other for uid, other in self.prepared.items() if uid != claim.uid})
         return answer
 
@@ -281,7 +281,7 @@ def main() -> None:
     def claim_of(namespace: str, name: str) -> Json:
         return api.call("GET", f"{GROUP}/namespaces/{_quoted(namespace)}/resourceclaims/{_quoted(name)}")
 
-    driver = Driver(args.driver, args.node, claim_of, PREPARED, cdi.FOLDER)
+    driver = Driver(args.driver, args.node, claim_of, PREPARED, messages.FOLDER)
     # A server that nothing refers to ends.
     server = serve(driver, KUBELET / f"plugins_registry/{args.driver}-reg.sock")
     whole = slice_of(args.driver, args.node, listed, args.attribute)

@@ -1,8 +1,15 @@
-"""Classes of protobuf messages from tables, where a few messages of an API are enough."""
+"""What the DRA driver and the container runtime both speak.
+
+Classes of protobuf messages from tables, where a few messages of an API are enough; and files of the Container Device
+Interface, which the driver writes and the runtime reads.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -41,3 +48,44 @@ def _add(package: str, message: Any, number: int, name: str, kind: str) -> None:
     added.type = _SCALARS.get(kind, _MESSAGE)
     if kind not in _SCALARS:
         added.type_name = f".{package}.{kind}"
+
+
+FOLDER: Final = Path("/var/run/cdi")
+
+
+def device_id(driver: str, claim: str, device: str) -> str:
+    """Returns the fully qualified name of a device of a claim."""
+    return f"{driver}/claim={claim}-{device}"
+
+
+def write(driver: str, claim: str, devices: Collection[str], folder: Path = FOLDER) -> None:
+    """Describes the devices of a claim."""
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = [
+        {"name": f"{claim}-{device}", "containerEdits": {"env": [f"DEVICE_{number}={device}"]}}
+        for number, device in enumerate(devices)
+    ]
+    path = _path(driver, claim, folder)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps({"cdiVersion": "0.6.0", "kind": f"{driver}/claim", "devices": listed}))
+    part.replace(path)
+
+
+def remove(driver: str, claim: str, folder: Path = FOLDER) -> None:
+    """Removes the description of a claim's devices."""
+    _path(driver, claim, folder).unlink(missing_ok=True)
+
+
+def described(folder: Path = FOLDER) -> set[str]:
+    """Returns the names of all described devices."""
+    names: set[str] = set()
+    for path in folder.glob("*.json"):
+        # The driver may just have removed it.
+        with contextlib.suppress(FileNotFoundError):
+            file = json.loads(path.read_text())
+            names.update(f"{file['kind']}={device['name']}" for device in file["devices"])
+    return names
+
+
+def _path(driver: str, claim: str, folder: Path) -> Path:
+    return folder / f"{driver}-{claim}.json"

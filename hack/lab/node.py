@@ -16,10 +16,9 @@ import yaml
 from google.protobuf.json_format import MessageToDict
 
 from images.application import REPOSITORY
-from lab import chart, controlplane, dra, kubelet
-from lab.api import Json, wait
-from lab.errors import LabError
-from lab.machine import Devices, Machine
+from lab import controlplane, dra
+from lab.api import Json, LabError, wait
+from lab.machine import CONFIG, KUBECONFIG, SOCKET, Devices, Machine
 from sandbox import machines
 from sandbox.processes import free_ports
 from topowise.wire import podresources_pb2, podresources_pb2_grpc
@@ -100,7 +99,7 @@ class Node:
             self.run(f"mkdir -p {shlex.quote(str(Path(path).parent))} && cat > {shlex.quote(path)}", text)
 
     def start_kubelet(self) -> None:
-        words = f"--config={kubelet.CONFIG} --kubeconfig={kubelet.KUBECONFIG} --hostname-override={self.name} --v=2"
+        words = f"--config={CONFIG} --kubeconfig={KUBECONFIG} --hostname-override={self.name} --v=2"
         binary = controlplane.binaries() / "kubelet"
         self.run(f"cd {self.folder}/empty && setsid {binary} {words} >> {self.log} 2>&1 < /dev/null &")
 
@@ -116,12 +115,12 @@ class Node:
         return self.folder / "kubelet.log"
 
     def seen(self) -> Json:
-        """Returns the state files with the time of their last change, and podresources. Raises LabError."""
+        """Returns the state files and podresources. Raises LabError."""
         files = {}
         for name in _FILES:
             path = self.folder / "kubelet" / name
             if path.exists():
-                files[name] = {"text": path.read_text(), "changed": path.stat().st_mtime}
+                files[name] = {"text": path.read_text()}
         socket = f"unix://{self.folder}/kubelet/pod-resources/kubelet.sock"
         try:
             # The kubelet's gRPC requires a valid authority; for a unix socket the default is the path.
@@ -203,12 +202,12 @@ def services(node: Node, machine: Machine) -> dict[str, list[str]]:
     python = [sys.executable, "-u"]
     daemon = [
         "env",
-        f"POD_NAMESPACE={chart.NAMESPACE}",
+        f"POD_NAMESPACE={controlplane.NAMESPACE}",
         sys.executable,
         str(REPOSITORY / ".venv/bin/topowise-exporter"),
     ]
     return {
-        "runtime": [*python, "-m", "lab.runtime", kubelet.SOCKET],
+        "runtime": [*python, "-m", "lab.runtime", SOCKET],
         **{
             f"plugin-{place}": [*python, "-m", "lab.plugin", *_plugin(devices)]
             for place, devices in enumerate(machine.devices)
@@ -231,7 +230,7 @@ def _driver(node: Node, machine: Machine) -> list[str]:
     attributes = dra.ATTRIBUTES[(machine.copy - 1) % len(dra.ATTRIBUTES) :]
     order = dra.ORDERS[(machine.copy - 1) % len(dra.ORDERS)]
     words = [word for attribute in attributes for word in ("--attribute", attribute)]
-    return [machine.claims.driver, node.name, kubelet.KUBECONFIG, *words, "--order", order]
+    return [machine.claims.driver, node.name, KUBECONFIG, *words, "--order", order]
 
 
 def kept(node: Node, name: str, command: Sequence[str]) -> list[str]:
@@ -256,7 +255,7 @@ def exporter(node: Node, kubeconfig: Path) -> None:
         "procfsRoot": str(node.folder / "tree/proc"),
         "kubeletRoot": "/var/lib/kubelet",
         "podresourcesSocket": "/var/lib/kubelet/pod-resources/kubelet.sock",
-        "kubelet": {"configFile": kubelet.CONFIG},
+        "kubelet": {"configFile": CONFIG},
         "client": {"kubeconfig": str(kubeconfig)},
         "serving": {"address": "127.0.0.1", "port": port},
         "steering": {"enabled": True},

@@ -14,9 +14,8 @@ from typing import Final
 import msgspec
 
 from lab import truth
-from lab.api import PODS, Json, wait
+from lab.api import PODS, Json, LabError, wait
 from lab.cluster import Lab, attribute, is_failed
-from lab.errors import LabError
 from lab.machine import Machine
 from lab.results import Part
 from lab.series import Series, bound_by_hand

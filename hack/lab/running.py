@@ -19,8 +19,7 @@ from typing import Final
 import msgspec
 
 from images.application import REPOSITORY
-from lab.api import wait
-from lab.errors import LabError
+from lab.api import LabError, wait
 from sandbox import kept
 
 LINK: Final = REPOSITORY / ".lab"

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import grpc
 
-from lab import cdi, messages
+from lab import messages
 
 PACKAGE: Final = "runtime.v1"
 REFUSED: Final = "lab-never-starts"
@@ -252,7 +252,7 @@ class Runtime:
 
     def create_container(self, request: Any) -> Any:
         container, config = next(self._ids), request.config
-        if missing := {device.name for device in config.CDI_devices} - cdi.described():
+        if missing := {device.name for device in config.CDI_devices} - messages.described():
             raise RefusedError(f"unresolvable CDI devices {', '.join(sorted(missing))}")
         self._containers[container] = KINDS["ContainerStatus"](
             id=container,

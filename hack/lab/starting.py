@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from typing import Final
 
-from lab import chart, controlplane, machine, node, programs, running, series
+from lab import controlplane, machine, node, running, series
+from lab.api import LabError
 from lab.cluster import Lab
-from lab.errors import LabError
 from lab.running import Plan
 from sandbox.processes import free_ports
+
+PACKAGES: Final = {
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "setsid": "util-linux",
+    "mount": "mount",
+    "pgrep": "procps",
+    "pkill": "procps",
+    "openssl": "openssl",
+    "git": "git",
+}
+
+
+def check() -> None:
+    """Raises LabError that names every missing program and the packages that have it."""
+    if missing := [program for program in PACKAGES if not shutil.which(program)]:
+        packages = dict.fromkeys(PACKAGES[program] for program in missing)
+        raise LabError(
+            f"{', '.join(missing)} not found on PATH, so the lab does not start; apt-get install {' '.join(packages)}"
+        )
 
 
 def up(names: Sequence[str]) -> Lab:
@@ -16,7 +38,7 @@ def up(names: Sequence[str]) -> Lab:
     for name in names:
         machine.read(name)
     controlplane.binaries()
-    programs.check()
+    check()
     node.mount_points()
     directory = running.new()
     own, kubelets = free_ports(4), dict(zip(names, free_ports(len(names)), strict=True))
@@ -24,7 +46,7 @@ def up(names: Sequence[str]) -> Lab:
     running.write(directory, plan)
     lab = Lab(directory, plan)
     controlplane.start(lab.processes, plan)
-    chart.install(lab.kubeconfig, lab.api)
+    controlplane.install(lab.kubeconfig, lab.api)
     lab.api.create("/apis/node.k8s.io/v1/runtimeclasses", series.runtime_class())
     controlplane.start_schedulers(lab.processes, plan)
     for name, each in lab.nodes.items():

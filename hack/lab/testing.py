@@ -19,8 +19,7 @@ from lab.cluster import Lab
 from lab.parts.disturbing import reconfigure
 from lab.placing import Placing
 from lab.results import Part, Results
-from lab.series import STARTED, Series
-from lab.settings import SETTINGS
+from lab.series import SETTINGS, STARTED, Series
 
 SERIES: Final = "series"
 ALL_SERIES: Final = tuple(f"{SERIES} {name}" for name in SETTINGS)

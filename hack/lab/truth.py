@@ -50,7 +50,6 @@ class Truth(NamedTuple):
     listed: dict[tuple[str, str], dict[str, Held]]
     near: dict[str, dict[str, frozenset[int]]]
     allocatable_cpus: frozenset[int]
-    changed: float
     claimed: dict[tuple[str, str], dict[str, frozenset[str]]]
     prepared: dict[str, frozenset[str]]
 
@@ -99,7 +98,6 @@ def read(document: Json) -> Truth:
         },
         near=_near(_hardware(document["allocatable"])),
         allocatable_cpus=frozenset(map(int, document["allocatable"].get("cpu_ids", ()))),
-        changed=max(file["changed"] for name, file in files.items() if name != dra.PREPARED.name),
         claimed={
             (pod.get("namespace", ""), pod.get("name", "")): _claimed(pod)
             for pod in document["list"].get("pod_resources", ())

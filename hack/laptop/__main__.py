@@ -11,9 +11,9 @@ from typing import Final
 
 import topowise
 from images.application import ImageError
-from laptop import archive, manifest, modules
+from laptop import archive
 
-DIST: Final = modules.REPOSITORY / "dist"
+DIST: Final = archive.REPOSITORY / "dist"
 _PYTHONS: Final = ("3.11", "3.12", "3.13")
 _MACHINES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
@@ -47,7 +47,7 @@ def _make(options: argparse.Namespace) -> None:
     version = topowise.__version__
     digests = {}
     for target in targets or [_this_platform()]:
-        program = DIST / target / manifest.NAME if targets else DIST / manifest.NAME
+        program = DIST / target / archive.NAME if targets else DIST / archive.NAME
         with tempfile.TemporaryDirectory() as folder:
             native = (
                 archive.fetched(target, options.python or _PYTHONS, Path(folder), with_numpy=options.with_numpy)
@@ -55,12 +55,12 @@ def _make(options: argparse.Namespace) -> None:
                 else archive.of_this_python(with_numpy=options.with_numpy)
             )
             archive.pack(program, native)
-        packed = DIST / manifest.archive_name(target)
-        digests[target] = manifest.packed(program, modules.REPOSITORY / "LICENSE", packed)
+        packed = DIST / archive.archive_name(target)
+        digests[target] = archive.packed(program, archive.REPOSITORY / "LICENSE", packed)
         size, pythons_of_it = program.stat().st_size / (1 << 20), ", ".join(native)
         print(f"plugin: {_short(program)}, {size:.1f} MiB, for {pythons_of_it} of {target}; {packed.name} for krew")
-    address = options.address or f"{manifest.FORGE}/releases/download/v{version}"
-    (DIST / "topowise.yaml").write_text(manifest.manifest(version, digests, address))
+    address = options.address or f"{archive.FORGE}/releases/download/v{version}"
+    (DIST / "topowise.yaml").write_text(archive.manifest(version, digests, address))
     print(f"plugin: {_short(DIST / 'topowise.yaml')}, krew's manifest of {len(digests)} platform(s)")
 
 
@@ -69,7 +69,7 @@ def _this_platform() -> str:
 
 
 def _short(path: Path) -> str:
-    return str(path.relative_to(modules.REPOSITORY))
+    return str(path.relative_to(archive.REPOSITORY))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from typing import Final
 
 import yaml
 
-from sandbox.apiserver import kubeconfig as kubeconfigs
+from sandbox.apiserver import documents
 from sandbox.apiserver.errors import Json
 from sandbox.processes import Process, free_ports
 
@@ -95,7 +95,7 @@ class ControlPlane:
 
     def kubeconfig(self, path: Path, user: str = ADMIN) -> Path:
         """Writes a kubeconfig for a user of `USERS`."""
-        return kubeconfigs.write(path, self.url, token=token_of(user), insecure=True)
+        return documents.write_kubeconfig(path, self.url, token=token_of(user), insecure=True)
 
     def __enter__(self) -> ControlPlane:
         with ExitStack() as stack:

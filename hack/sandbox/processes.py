@@ -21,18 +21,25 @@ _PORTS: Final = (20_000, 32_000)
 
 
 class Process:
-    """A child that is ended with the block: asked first, then killed. Its output goes to `log`."""
+    """A child that is ended with the block: asked first, then killed. Its output goes to `log`.
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+    In a session of its own, ^C in a terminal does not reach it."""
+
+    def __init__(self, name: str, arguments: Sequence[str], log: Path, *, own_session: bool = False) -> None:
         self.name = name
         self.log = log
         self._arguments = arguments
+        self._own_session = own_session
         self._child: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Process:
         with self.log.open("wb") as log:
             self._child = subprocess.Popen(
-                self._arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                self._arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=self._own_session,
             )
         return self
 

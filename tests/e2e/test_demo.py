@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from demo import playing
-from demo.__main__ import LINK
+from demo.__main__ import LINK, REACH
 from kept_demo import REPOSITORY, run, tour, typed
 from sandbox import kept
 
 PAGE = REPOSITORY / "docs/quick-start.md"
 # The output of a command, after some retries: a person types slower than a scheduler decides.
 SHOWS = {
-    "make demo KEEP=1": "1. A pod that is placed",
+    "make demo KEEP=1": "docs/quick-start.md",
     "kubectl topowise nodes": "metal-cxl",
     "kubectl get pod placed -o wide": "Running",
     "kubectl get events --field-selector involvedObject.name=waiting": "NUMA: no room that the kubelet could align",
@@ -39,7 +38,7 @@ SHOWS = {
 def test_the_tour_works_as_printed(environment: dict[str, str]) -> None:
     commands = tour(PAGE.read_text())
     printed = typed(commands[0], environment, SHOWS)
-    assert playing.REACH in printed
+    assert REACH in printed
     address = re.search(r"dashboard +(http://\S+/ui)", printed)
     assert address is not None
     for command in commands[1:-1]:
@@ -71,9 +70,9 @@ def test_a_demo_that_is_ended_leaves_nothing(environment: dict[str, str], number
 
 def test_a_demo_that_fails_says_why_and_leaves_nothing(environment: dict[str, str]) -> None:
     script = (
-        "import sys; from demo import __main__ as demo; from demo.processes import Processes; start = Processes.start\n"
-        "async def broken(self, name, module, *arguments):\n"
-        "    await start(self, name, 'nosuch' if module == 'topowise_exporter' else module, *arguments)\n"
+        "import sys; from demo import __main__ as demo; from demo.cluster import Processes; start = Processes.start\n"
+        "def broken(self, name, module, *arguments):\n"
+        "    start(self, name, 'nosuch' if module == 'topowise_exporter' else module, *arguments)\n"
         "Processes.start = broken; sys.exit(demo.main())"
     )
     arguments = [sys.executable, "-c", script, "--keep"]

@@ -26,11 +26,11 @@ import yaml
 
 import topowise
 from daemons import assert_eventually
-from images import application, engines, load
+from images import application, engines
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
 
-ARCHITECTURE = load.architecture()
+ARCHITECTURE = engines.architecture()
 IMAGE = f"ghcr.io/topowise/topowise:{topowise.__version__}-{ARCHITECTURE}"
 NOBODY = "65532:65532"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox import controlplane
-from sandbox.apiserver import kubeconfig
+from sandbox.apiserver import documents
 
 Document = dict[str, Any]
 
@@ -77,7 +77,7 @@ class Cluster:
 
     def kubeconfig(self, account: str, folder: Path) -> Path:
         """Returns a kubeconfig with a token of a service account."""
-        return kubeconfig.write(folder / account, self.plane.url, token=self.token(account), insecure=True)
+        return documents.write_kubeconfig(folder / account, self.plane.url, token=self.token(account), insecure=True)
 
     def token(self, account: str, pod: Document | None = None, seconds: int = 3600) -> str:
         """Returns a token of a service account; with a pod, a token that names the pod and its node."""

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from bench.scheduler import metal
-from bench.scheduler.caller import Caller
-from bench.scheduler.service import Service, fetch
+from bench.scheduler.service import Caller, Service, fetch
 
 NODES: Final = int(os.environ.get("BENCH_NODES", "5000"))
 """The nodes of the measured cluster."""

@@ -16,12 +16,10 @@ from typing import Final
 
 import msgspec
 
-from bench import usage
-from bench.figures import Figure, say, spread
+from bench.figures import Figure, cpu_seconds, memory, say, spread
 from bench.scheduler import catalogue, metal
 from bench.scheduler.asking import NODES, PART, Asking, Times
-from bench.scheduler.caller import Caller
-from bench.scheduler.service import Service, fetch
+from bench.scheduler.service import Caller, Service, fetch
 from sandbox.processes import Process, free_ports
 from topowise.runtime.heap import TRIM_S
 
@@ -58,7 +56,7 @@ async def measure() -> list[Figure]:
         figures += _whole_pods(service, asking, api)
         # Free pages go back to the system now and then.
         await asyncio.sleep(TRIM_S + 1)
-        resident, peak = usage.memory(service.pid)
+        resident, peak = memory(service.pid)
         return [
             *figures,
             Figure(f"{cluster}: resident after all of this", round(resident), "MiB"),
@@ -71,7 +69,7 @@ def _started(stack: ExitStack, servers: Sequence[metal.Server], nodes: int) -> t
     work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topowise-bench-")))
     api = _start_catalogue(stack, work, servers, nodes)
     service = Service(stack, work, api)
-    resident, peak = usage.memory(service.pid)
+    resident, peak = memory(service.pid)
     cluster = f"{nodes:,} NRTs and {nodes * metal.PODS:,} pods"
     say(f"{cluster}: ready after {service.start_s:.1f} s, {resident:.0f} MiB resident")
     figures = [
@@ -103,7 +101,7 @@ def _storm(service: Service, asking: Asking, api: str) -> list[Figure]:
     for is_busy in (True, False):
         title = f"{_UPDATES_PER_SECOND} NRT updates/s"
         taken = service.metric(_REPORTS)
-        cpu, since = usage.cpu_seconds(service.pid), time.perf_counter()
+        cpu, since = cpu_seconds(service.pid), time.perf_counter()
         fetch(f"{api}/control/reports?rate={_UPDATES_PER_SECOND}&seconds={STORM_S}", b"")
         if is_busy:
             times = asking.run(round(STORM_S * _PODS_PER_SECOND), per_second=_PODS_PER_SECOND)
@@ -113,7 +111,7 @@ def _storm(service: Service, asking: Asking, api: str) -> list[Figure]:
             figures += spread(f"{named}: prioritize", times.prioritize, "ms")
         while (progress := msgspec.json.decode(fetch(f"{api}/control/sent")))["running"]:
             time.sleep(0.05)
-        share = (usage.cpu_seconds(service.pid) - cpu) / (time.perf_counter() - since)
+        share = (cpu_seconds(service.pid) - cpu) / (time.perf_counter() - since)
         since = time.perf_counter()
         service.wait_until_idle(60.0)
         behind = time.perf_counter() - since
@@ -162,14 +160,14 @@ def _binds(service: Service, asking: Asking) -> list[Figure]:
 def _whole_pods(service: Service, asking: Asking, api: str) -> list[Figure]:
     """Measures the service's CPU time of a whole pod: filter, prioritize, bind, its events, and a report of a node."""
     count = CALLS // 4
-    taken, cpu = service.metric(_REPORTS), usage.cpu_seconds(service.pid)
+    taken, cpu = service.metric(_REPORTS), cpu_seconds(service.pid)
     for body in asking.place(count, PART):
         asking.caller.post("bind", body)
     fetch(f"{api}/control/reports?rate={_PODS_PER_SECOND}&seconds={count / _PODS_PER_SECOND}", b"")
     until = time.perf_counter() + count / _PODS_PER_SECOND + 10
     while service.metric(_REPORTS) - taken < count and time.perf_counter() < until:
         time.sleep(0.5)
-    spent = usage.cpu_seconds(service.pid) - cpu
+    spent = cpu_seconds(service.pid) - cpu
     asking.gone()
     name = f"{PART} names, a whole pod with its bind, events and report: CPU of the service"
     return [Figure(name, round(spent / count * 1e3, 2), "ms")]

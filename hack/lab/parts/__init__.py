@@ -16,7 +16,6 @@ Run = Callable[[Lab], Part]
 
 BEFORE: Final[dict[str, Run]] = {
     "object": observing.object_equals_truth,
-    "latency": observing.latency,
     "idle": observing.idle,
 }
 AFTER: Final[dict[str, Run]] = {

@@ -12,8 +12,7 @@ from typing import Any
 from lab.api import NODES, Json
 from lab.cluster import Lab, attribute
 from lab.parts.living import of_load
-from lab.parts.loading import under_load
-from lab.parts.occupied import LOADED, REFUSED_S, SETTLED_S, Found, disturbed, occupy
+from lab.parts.occupied import LOADED, REFUSED_S, SETTLED_S, Found, disturbed, occupy, under_load
 from lab.placing import until_placed
 from lab.results import Part
 from lab.series import Series, small

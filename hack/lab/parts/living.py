@@ -8,21 +8,22 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from lab import kubelet, results
+from lab import machine, results
 from lab.api import NODES, Json, wait
 from lab.cluster import Lab, attribute
-from lab.parts.loading import Load, under_load
 from lab.parts.occupied import (
     LOADED,
     PLACED_S,
     SETTLED_S,
     Found,
+    Load,
     disturbed,
     fresh,
     in_short,
     patch,
     place_next,
     restart_with,
+    under_load,
     until_phase,
     until_refused,
 )
@@ -121,7 +122,7 @@ def static_pods(lab: Lab) -> Part:
 
     def act(lab: Lab, node: str, names: list[str]) -> Found:
         sizes = {"cpu": "2"} | {plugin.resource: "1" for plugin in lab.machines[node].devices[-1:]}
-        path, name = f"{kubelet.STATIC_PODS}/static.json", f"static-{node}"
+        path, name = f"{machine.STATIC_PODS}/static.json", f"static-{node}"
         manifest = small("static", sizes=sizes, starts=True)
         # Without the label of series, as `Lab.clear` could delete only its mirror pod.
         del manifest["metadata"]["labels"]

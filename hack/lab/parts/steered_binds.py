@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from lab import series
 from lab.api import NODES, PODS, Json, Watch, wait
-from lab.chart import LEASES
 from lab.cluster import Lab, is_refused
+from lab.controlplane import LEASES
 from lab.parts.disturbing import reconfigure
 from lab.results import Figure, Part, percentile
 from topowise import steering

@@ -12,10 +12,9 @@ from collections import Counter
 from functools import partial
 from typing import Any, Final
 
-from lab.api import NODES, PODS, Json, Watch, wait
-from lab.chart import LEASES
+from lab.api import NODES, PODS, Json, LabError, Watch, wait
 from lab.cluster import Lab, is_refused
-from lab.errors import LabError
+from lab.controlplane import LEASES
 from lab.parts.disturbing import reconfigure
 from lab.parts.occupied import REFUSED_S
 from lab.parts.steered_binds import (

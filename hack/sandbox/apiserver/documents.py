@@ -1,7 +1,9 @@
-"""JSON and YAML as the API takes them: YAML timestamps stay text, as in sigs.k8s.io/yaml."""
+"""JSON and YAML as the API takes them: YAML timestamps stay text, as in sigs.k8s.io/yaml; and a kubeconfig for the
+sandbox, as kubectl and every client library read it."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +42,30 @@ def decode(body: bytes, *, or_yaml: bool = False) -> Any:
         return yaml.load(body, Loader=_Loader)
     except yaml.YAMLError as exc:
         raise bad_request(f"error decoding YAML: {exc}") from exc
+
+
+_NAME = "topowise-sandbox"
+
+
+def kubeconfig(url: str, *, token: str | None = None, insecure: bool = False) -> Json:
+    """Returns the kubeconfig of a cluster. `insecure` skips the verification of a self-signed certificate."""
+    cluster: Json = {"server": url} | ({"insecure-skip-tls-verify": True} if insecure else {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": _NAME, "cluster": cluster}],
+        "users": [{"name": _NAME, "user": {"token": token} if token else {}}],
+        "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME, "namespace": "default"}}],
+        "current-context": _NAME,
+    }
+
+
+def write_kubeconfig(path: Path, url: str, *, token: str | None = None, insecure: bool = False) -> Path:
+    """Writes it, readable by the owner alone, since it may hold a token.
+
+    The file is written aside and renamed, so that a waiting reader never sees a part of it.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.touch(mode=0o600)
+    aside.write_text(yaml.safe_dump(kubeconfig(url, token=token, insecure=insecure), sort_keys=False))
+    return aside.replace(path)

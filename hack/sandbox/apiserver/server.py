@@ -10,7 +10,7 @@ from typing import Final
 
 from aiohttp import web
 
-from sandbox.apiserver import documents, kubeconfig
+from sandbox.apiserver import documents
 from sandbox.apiserver.errors import Json
 from sandbox.apiserver.http import MAX_BODY, Front
 from sandbox.apiserver.levers import Entry, Journal, Levers
@@ -94,7 +94,7 @@ class ApiServer:
 
     def kubeconfig(self, path: Path) -> Path:
         """Writes a kubeconfig for kubectl and client libraries."""
-        return kubeconfig.write(path, self.url, token=self.token)
+        return documents.write_kubeconfig(path, self.url, token=self.token)
 
     def create(self, resource_key: str, obj: Json, *, manager: str = "sandbox") -> Json:
         """Creates an object without HTTP, by the same rules. `resource_key` is `plural.group`. Raises StatusError."""

@@ -10,33 +10,19 @@ import msgspec
 
 from sandbox.apiserver import pods
 from sandbox.apiserver.errors import Json
-from topowise_scheduler.ledger.nodes import Nodes
-from topowise_scheduler.verdicts import kube_scheduler
 
 COLLECTIONS: Final = {
     "pods": "/api/v1",
-    "nodes": "/api/v1",
     "deployments": "/apis/apps/v1",
     "replicasets": "/apis/apps/v1",
     "statefulsets": "/apis/apps/v1",
-    "daemonsets": "/apis/apps/v1",
 }
 """Path of the group version of each kind that a controller reads."""
 _KINDS: Final = {
     "deployments": "Deployment",
     "replicasets": "ReplicaSet",
     "statefulsets": "StatefulSet",
-    "daemonsets": "DaemonSet",
 }
-# What the DaemonSet controller adds to its pods.
-_DAEMON_TOLERATIONS: Final = [
-    {"key": f"node.kubernetes.io/{condition}", "operator": "Exists", "effect": effect}
-    for effect, conditions in (
-        ("NoExecute", ("not-ready", "unreachable")),
-        ("NoSchedule", ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")),
-    )
-    for condition in conditions
-]
 
 
 class Write(NamedTuple):
@@ -68,52 +54,33 @@ def writes(cluster: Cluster) -> Iterator[Write]:
         for obj in cluster.objects[plural]:
             if not obj["metadata"].get("deletionTimestamp"):
                 yield from controller(cluster, obj)
-    yield from _taint_evictions(cluster)
 
 
 def _deployment(cluster: Cluster, deployment: Json) -> Iterator[Write]:
-    """A ReplicaSet for each template. A rolling update has the default surge, and no unavailable pods."""
+    """A ReplicaSet for each template. Another template replaces all pods at once, as with the strategy Recreate."""
     spec, template = deployment["spec"], deployment["spec"]["template"]
     digest = hashlib.sha256(msgspec.json.encode(template, order="deterministic")).hexdigest()[:10]
-    name = f"{deployment['metadata']['name']}-{digest}"
-    old = cluster.owned("replicasets", deployment)
-    current = next((entry for entry in old if entry["metadata"]["name"] == name), None)
-    old = [entry for entry in old if entry is not current]
-    desired = spec.get("replicas", 1)
-    old_replicas = sum(entry["spec"].get("replicas", 1) for entry in old)
-    if (spec.get("strategy") or {}).get("type") == "Recreate":
-        replicas = 0 if any(_status(entry, "replicas") for entry in old) else desired
-        kept = 0
-    else:
-        # A quarter, rounded up.
-        replicas = max(0, min(desired, desired + (desired + 3) // 4 - old_replicas))
-        kept = max(0, desired - (_status(current, "readyReplicas") if current else 0))
-    if current is None:
+    name, replicas = f"{deployment['metadata']['name']}-{digest}", spec.get("replicas", 1)
+    sets = cluster.owned("replicasets", deployment)
+    if all(entry["metadata"]["name"] != name for entry in sets):
         labels = {"pod-template-hash": digest}
         labelled = _with_labels(template, labels)
         selector = {**spec["selector"], "matchLabels": {**(spec["selector"].get("matchLabels") or {}), **labels}}
         metadata = {"name": name, "labels": labelled["metadata"]["labels"]}
         own = {"replicas": replicas, "selector": selector, "template": labelled}
         yield _create("replicasets", "deployments", deployment, {"metadata": metadata, "spec": own})
-    elif current["spec"].get("replicas", 1) != replicas:
-        yield Write("PATCH", _path("replicasets", current), {"spec": {"replicas": replicas}})
-    for entry in old:
-        present = entry["spec"].get("replicas", 1)
-        if present > kept:
-            yield Write("PATCH", _path("replicasets", entry), {"spec": {"replicas": kept}})
-        kept -= min(kept, present)
-    sets = [*old, *([current] if current else [])]
-    ready = sum(_status(entry, "readyReplicas") for entry in sets)
-    updated = _status(current, "replicas") if current else 0
+    for entry in sets:
+        wanted = replicas if entry["metadata"]["name"] == name else 0
+        if entry["spec"].get("replicas", 1) != wanted:
+            yield Write("PATCH", _path("replicasets", entry), {"spec": {"replicas": wanted}})
+    ready = sum(int((entry.get("status") or {}).get("readyReplicas", 0)) for entry in sets)
     yield from _report(
         "deployments",
         deployment,
-        replicas=sum(_status(entry, "replicas") for entry in sets),
-        updatedReplicas=updated,
+        replicas=replicas,
+        updatedReplicas=ready,
         readyReplicas=ready,
         availableReplicas=ready,
-        unavailableReplicas=max(0, desired - ready),
-        conditions=[{"type": "Available", "status": str(ready >= desired)}],
     )
 
 
@@ -152,84 +119,11 @@ def _stateful_set(cluster: Cluster, stateful_set: Json) -> Iterator[Write]:
     yield from _report("statefulsets", stateful_set, **counts, readyReplicas=ready, availableReplicas=ready)
 
 
-def _daemon_set(cluster: Cluster, daemon_set: Json) -> Iterator[Write]:
-    """A pod on each node that the filters on the Node object accept; the pod's affinity names the node."""
-    present = {_pinned_to(pod): pod for pod in cluster.owned("pods", daemon_set)}
-    nodes = {node["metadata"]["name"]: Nodes().decode(msgspec.json.encode(node)) for node in cluster.objects["nodes"]}
-    prefix = {"generateName": f"{daemon_set['metadata']['name']}-"}
-    desired = 0
-    for name, node in nodes.items():
-        template = _pinned(daemon_set["spec"]["template"], name)
-        spec = msgspec.convert(template["spec"], kube_scheduler.Spec)
-        if kube_scheduler.exclusion_of(node, spec) is not None:
-            continue
-        desired += 1
-        if name not in present:
-            yield _pod("daemonsets", daemon_set, template, prefix)
-    for name, pod in present.items():
-        if (name not in nodes or pods.is_terminal(pod)) and not _is_ending(pod):
-            yield _delete(pod)
-    ready = sum(map(pods.is_ready, present.values()))
-    yield from _report(
-        "daemonsets",
-        daemon_set,
-        desiredNumberScheduled=desired,
-        currentNumberScheduled=len(present),
-        updatedNumberScheduled=len(present),
-        numberReady=ready,
-        numberAvailable=ready,
-        numberMisscheduled=0,
-    )
-
-
-def _pinned(template: Json, node: str) -> Json:
-    """Returns the template with the DaemonSet controller's tolerations and its affinity to the node."""
-    spec = template["spec"]
-    field = {"key": "metadata.name", "operator": "In", "values": [node]}
-    affinity = spec.get("affinity") or {}
-    required = ((affinity.get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")) or {}
-    terms = [{**term, "matchFields": [field]} for term in required.get("nodeSelectorTerms") or [{}]]
-    pinned = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    node_affinity = {**(affinity.get("nodeAffinity") or {}), **pinned}
-    tolerations = [*(spec.get("tolerations") or ()), *_DAEMON_TOLERATIONS]
-    own = {"affinity": {**affinity, "nodeAffinity": node_affinity}, "tolerations": tolerations}
-    return {**template, "spec": {**spec, **own}}
-
-
-def _pinned_to(pod: Json) -> str:
-    """Returns the node that a pod of a DaemonSet is for."""
-    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    return str(required["nodeSelectorTerms"][0]["matchFields"][0]["values"][0])
-
-
-def _taint_evictions(cluster: Cluster) -> Iterator[Write]:
-    """Deletes pods that do not tolerate a NoExecute taint of their node."""
-    taints = {
-        node["metadata"]["name"]: [
-            msgspec.convert(taint, kube_scheduler.Taint)
-            for taint in (node.get("spec") or {}).get("taints") or ()
-            if taint["effect"] == "NoExecute"
-        ]
-        for node in cluster.objects["nodes"]
-    }
-    for pod in _active(cluster.objects["pods"]):
-        tolerations = msgspec.convert(pod["spec"].get("tolerations") or (), tuple[kube_scheduler.Toleration, ...])
-        for taint in taints.get(pod["spec"].get("nodeName", ""), ()):
-            if not any(toleration.covers(taint) for toleration in tolerations):
-                yield _delete(pod)
-                break
-
-
 _CONTROLLERS: Final = {
     "deployments": _deployment,
     "replicasets": _replica_set,
     "statefulsets": _stateful_set,
-    "daemonsets": _daemon_set,
 }
-
-
-def _status(obj: Json, field: str) -> int:
-    return int((obj.get("status") or {}).get(field, 0))
 
 
 def _is_ending(pod: Json) -> bool:

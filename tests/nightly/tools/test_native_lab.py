@@ -11,7 +11,7 @@ import pytest
 
 from lab import controlplane, machine
 from lab import node as nodes
-from lab.errors import LabError
+from lab.api import LabError
 from sandbox.processes import free_ports
 
 

@@ -21,7 +21,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from sandbox.apiserver import kubeconfig
+from sandbox.apiserver import documents
 from topowise.runtime import clock
 
 # Hop-by-hop headers (RFC 9110, 7.6.1), and encodings that the client library has already decoded.
@@ -117,7 +117,7 @@ class FaultProxy:
 
     def kubeconfig(self, path: Path) -> Path:
         """Writes a kubeconfig with the proxy's URL."""
-        return kubeconfig.write(path, self.url)
+        return documents.write_kubeconfig(path, self.url)
 
     async def __aenter__(self) -> Self:
         # The sandbox's server has a self-signed certificate.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from images import __main__ as main
-from images import load
+from images import engines
 from images.application import ImageError
 
 ARCHIVE = Path("/dist/topowise-amd64.tar")
@@ -44,14 +44,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_the_cluster_that_is_here_gets_it(folder: Path, there: tuple[str, ...], into: str, expected: str) -> None:
     tools(folder, *there)
-    assert " ".join(load.command(ARCHIVE, into, "")).startswith(f"{expected} {ARCHIVE}")
+    assert " ".join(engines.command(ARCHIVE, into, "")).startswith(f"{expected} {ARCHIVE}")
 
 
 def test_kind_gets_the_cluster_name(folder: Path) -> None:
     tools(folder, "kind")
     archive = folder / "image.tar"
     archive.touch()
-    load.load(archive, "", "topowise")
+    engines.load(archive, "", "topowise")
     assert (folder / "called").read_text().split()[1:] == ["load", "image-archive", str(archive), "--name", "topowise"]
 
 
@@ -59,7 +59,7 @@ def test_without_any_it_is_said_what_to_do(folder: Path) -> None:
     with pytest.raises(
         ImageError, match=r"none of kind, k3s, ctr is installed; copy /dist/topowise-amd64\.tar to each node"
     ):
-        load.command(ARCHIVE, "", "")
+        engines.command(ARCHIVE, "", "")
 
 
 def test_without_an_engine_it_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

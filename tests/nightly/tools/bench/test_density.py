@@ -5,26 +5,26 @@ from __future__ import annotations
 from itertools import count
 from random import Random
 
-from bench.density import machines, measuring, mix, schedulers
-from bench.density.mix import Hardware
+from bench import density
+from bench.density import Hardware
 from topowise_scheduler.overlay import plan
 
 SERVER = Hardware(cores=16, memory="128Gi", devices={"example.com/gpu": 4}, pages=0)
 
 
 def test_the_trace_has_as_many_pods_as_its_origin_says() -> None:
-    trace = next(pod_mix for pod_mix in mix.read() if pod_mix.name == "gpu-trace")
+    trace = next(pod_mix for pod_mix in density.read() if pod_mix.name == "gpu-trace")
     assert sum(shape.count for shape in trace.shapes) == 5073
     assert "5,073 of 8,152" in trace.origin
 
 
 def site(zones: int, nodes: int, scope: str = "container") -> plan.Inventory:
-    node_type = machines.node_type(SERVER, zones, "single-numa-node", scope)
+    node_type = density.node_type(SERVER, zones, "single-numa-node", scope)
     return plan.Inventory(tuple(plan.PlannedNode(f"{number}", node_type) for number in range(nodes)))
 
 
 def scheduler(name: str, seed: int = 1) -> plan.Scheduler:
-    return schedulers.make(name, Random(seed))
+    return density.make(name, Random(seed))
 
 
 def workload(cpus: int, copies: int = 1) -> plan.Workload:
@@ -41,7 +41,7 @@ def put(fleet: plan.Fleet, cpus: int, node: str) -> None:
 
 def test_a_scheduler_that_sees_only_sums_is_refused_where_numa_nodes_are_broken() -> None:
     """6 and 8 CPUs are free on the NUMA nodes of each machine: 14 in sum, and a pod of 12 fits neither."""
-    for name, refusals in ((schedulers.BLIND[0], 2), ("TightFit", 0)):
+    for name, refusals in ((density.BLIND[0], 2), ("TightFit", 0)):
         fleet = plan.fleet_of(site(2, 2), scheduler(name))
         for node in ("0", "0", "1", "1"):
             put(fleet, 8, node)
@@ -60,7 +60,7 @@ def test_the_blind_spread_or_pack_by_the_sums() -> None:
 def test_a_cluster_is_filled_until_no_shape_fits() -> None:
     """7 of 8 CPUs of each of four NUMA nodes, the reserved core leaves 6 on the first: 3 pods of 7, then 1 of 5."""
     mix_of_two = [workload(7, 1_000_000), workload(5)]
-    result = measuring.filled(site(4, 1), scheduler("TightFit"), mix_of_two, 0)
+    result = density.filled(site(4, 1), scheduler("TightFit"), mix_of_two, 0)
     assert (result.first, result.running, result.refused) == (3, 4, 0)
     assert result.zones == 1
 
@@ -78,7 +78,7 @@ def test_refusals_are_counted_once_for_a_state_of_the_node() -> None:
 def test_topowise_is_refused_by_no_kubelet() -> None:
     """A pod that a kubelet refuses is lost; a scheduler that knows NUMA nodes loses none."""
     workloads = [workload(cpus, copies) for cpus, copies in ((1, 5), (3, 4), (5, 3), (7, 2))]
-    for name in schedulers.NAMES:
-        filled = measuring.filled(site(2, 3), scheduler(name), workloads, 1)
+    for name in density.NAMES:
+        filled = density.filled(site(2, 3), scheduler(name), workloads, 1)
         assert filled.running >= filled.first
-        assert name in schedulers.BLIND or not filled.refused
+        assert name in density.BLIND or not filled.refused

@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import against, results
+from bench import figures
 from bench.figures import Figure
 
 RECORDED = Path(__file__).resolve().parents[4] / "hack/bench/recorded.json"
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
-    recorded = results.read(RECORDED)
-    results.write(tmp_path / "run.json", recorded)
-    assert results.read(tmp_path / "run.json") == recorded
+    recorded = figures.read(RECORDED)
+    figures.write(tmp_path / "run.json", recorded)
+    assert figures.read(tmp_path / "run.json") == recorded
     assert (tmp_path / "run.json").read_text() == RECORDED.read_text()
 
 
@@ -31,11 +31,11 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     ],
 )
 def test_a_figure_is_worse_beyond_noise(unit: str, before: float, now: float, expected: str) -> None:
-    assert against.verdict(Figure("a", before, unit), Figure("a", now, unit)) == expected
+    assert figures.verdict(Figure("a", before, unit), Figure("a", now, unit)) == expected
 
 
 def test_a_part_that_only_a_run_has_is_named() -> None:
-    recorded = results.read(RECORDED)
+    recorded = figures.read(RECORDED)
     engine = msgspec.structs.replace(recorded.parts["engine"], figures=recorded.parts["engine"].figures[1:])
-    text = against.table(recorded, msgspec.structs.replace(recorded, parts={"engine": engine}))
+    text = figures.comparison(recorded, msgspec.structs.replace(recorded, parts={"engine": engine}))
     assert "only in one of the runs: engine: 5,000 nodes: a new shape of pod" in text

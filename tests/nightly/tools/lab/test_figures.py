@@ -6,7 +6,7 @@ import pytest
 
 from lab.cluster import is_refused
 from lab.machine import read
-from lab.parts.loading import refusals
+from lab.parts.occupied import refusals
 from lab.placing import is_judged, is_offered
 from lab.results import came_true
 from lab.series import small

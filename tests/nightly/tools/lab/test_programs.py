@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from lab import programs
+from lab import starting
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 HACK = REPOSITORY / "hack"
@@ -32,11 +32,11 @@ def called(path: Path) -> Iterator[str]:
 def test_the_check_before_the_start_names_every_program_that_the_lab_calls() -> None:
     named = {program for path in SOURCES for program in called(path)} - _ALWAYS
     assert {"openssl", "git"} <= named
-    assert named <= set(programs.PACKAGES)
+    assert named <= set(starting.PACKAGES)
 
 
 def test_the_page_has_the_programs_of_the_check() -> None:
     page = PAGE.read_text()
-    assert dict(re.findall(r"^\| `([\w.-]+)` \| ([\w.-]+) \|", page, re.M)) == programs.PACKAGES
+    assert dict(re.findall(r"^\| `([\w.-]+)` \| ([\w.-]+) \|", page, re.M)) == starting.PACKAGES
     (installed,) = re.findall(r"^\$ apt-get install (.*)$", page, re.M)
-    assert set(installed.split()) == {*programs.PACKAGES.values(), "etcd-server"}
+    assert set(installed.split()) == {*starting.PACKAGES.values(), "etcd-server"}

@@ -50,8 +50,8 @@ def node_output() -> dict[str, Any]:
     }
     return {
         "files": {
-            "cpu_manager_state": {"text": json.dumps(cpus), "changed": 90.0},
-            "memory_manager_state": {"text": json.dumps(memory), "changed": 95.0},
+            "cpu_manager_state": {"text": json.dumps(cpus)},
+            "memory_manager_state": {"text": json.dumps(memory)},
         },
         "list": {
             "pod_resources": [
@@ -78,7 +78,6 @@ def test_a_device_of_two_nodes_is_a_single_device_and_node_0_needs_no_id() -> No
         "example.com/nic": {"nic-0": {0}, "nic-1": {0}, "nic-2": {1}},
         "example.com/gpu": {"gpu-0": {0, 1}},
     }
-    assert state.changed == 95.0
     assert state.listed[POD]["main"].cpus == {1, 2}
 
 

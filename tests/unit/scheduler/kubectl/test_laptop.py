@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from laptop import archive, manifest, modules
+from laptop import archive
 from topowise import __version__
 
 from .conftest import Save
@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("plugin") / manifest.NAME
+    target = tmp_path_factory.mktemp("plugin") / archive.NAME
     archive.pack(target, archive.of_this_python(with_numpy=False))
     return target
 
@@ -95,7 +95,7 @@ def test_unused_versions_are_removed_from_the_cache(program: Path, tmp_path: Pat
 
 
 def test_an_unsupported_python_is_an_error(tmp_path: Path) -> None:
-    target = tmp_path / manifest.NAME
+    target = tmp_path / archive.NAME
     archive.pack(target, {"cp399": {}} | {"cp398": {"msgspec/__init__.py": Path(__file__)}})
     result = run(target, tmp_path, "nodes")
     assert result.returncode == 2
@@ -109,13 +109,13 @@ def test_the_same_files_make_the_same_file(program: Path, tmp_path: Path) -> Non
     again = tmp_path / "again"
     archive.pack(again, archive.of_this_python(with_numpy=False))
     assert again.read_bytes() == program.read_bytes()
-    licence = modules.REPOSITORY / "LICENSE"
-    digests = {manifest.packed(program, licence, tmp_path / f"{number}.tar.gz") for number in range(2)}
+    licence = archive.REPOSITORY / "LICENSE"
+    digests = {archive.packed(program, licence, tmp_path / f"{number}.tar.gz") for number in range(2)}
     assert len(digests) == 1
 
 
 def test_the_archive_has_no_heavy_packages_and_no_daemons() -> None:
-    files, packages = modules.needed()
+    files, packages = archive.needed()
     assert packages == {"msgspec", "xxhash", "yaml", "prometheus_client", "numpy"}
     daemons = ("serve", "controllers", "dashboard")
     assert not [name for name in files if name.startswith(tuple(f"topowise_scheduler/{entry}" for entry in daemons))]
@@ -123,9 +123,9 @@ def test_the_archive_has_no_heavy_packages_and_no_daemons() -> None:
 
 
 def test_krews_manifest_names_the_archive(program: Path, tmp_path: Path) -> None:
-    packed = tmp_path / manifest.archive_name("linux-amd64")
-    digest = manifest.packed(program, modules.REPOSITORY / "LICENSE", packed)
-    document = yaml.safe_load(manifest.manifest("1.2.3", {"linux-amd64": digest}, "https://host/v1.2.3"))
+    packed = tmp_path / archive.archive_name("linux-amd64")
+    digest = archive.packed(program, archive.REPOSITORY / "LICENSE", packed)
+    document = yaml.safe_load(archive.manifest("1.2.3", {"linux-amd64": digest}, "https://host/v1.2.3"))
     spec = document["spec"]
     (platform,) = spec["platforms"]
     assert (document["metadata"]["name"], spec["version"]) == ("topowise", "v1.2.3")
