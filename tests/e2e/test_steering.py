@@ -26,9 +26,11 @@ if ASSETS is None:
 pytestmark = pytest.mark.apiserver
 
 
-@pytest.fixture
-async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[SteeredCluster]:
-    async with SteeredCluster(plane, tmp_path, 2) as cluster:
+@pytest.fixture(params=["by the extender", "by the gate"])
+async def cluster(
+    plane: ControlPlane, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[SteeredCluster]:
+    async with SteeredCluster(plane, tmp_path, 2, gated=request.param == "by the gate") as cluster:
         yield cluster
 
 

@@ -101,8 +101,14 @@ class Leader:
         def place() -> Coroutine[Any, Any, None]:
             # A new placer for each term: writes that were under way when the lease was lost are dropped.
             decisions = Decisions(core.trial, clock.monotonic, form=settings.placement.form)
-            settles = settings.leader_election.enabled
-            return Placer(api, ledger, decisions, settles=settles, not_ready=core.not_synced).run()
+            return Placer(
+                api,
+                ledger,
+                decisions,
+                settles=settings.leader_election.enabled,
+                prebinds=core.options.prebinds,
+                not_ready=core.not_synced,
+            ).run()
 
         def scale_up() -> Coroutine[Any, Any, None]:
             chosen = settings.scale_up

@@ -7,6 +7,8 @@ other writer. After a failed write:
 - the API server throttles, or did not take the write: the pod waits again, and all writes pause;
 - no answer: whether it was written is unknown. An event shows it, or the booking ends by its time (placements.py).
 
+The steps of options before a Binding come before the gate is opened: the markers of a pod are labelled by then.
+
 A decision is made only when a writer is free: while the API server is slow, nothing is booked ahead. A new leader waits
 until the last writes of the leader before it have become visible.
 
@@ -20,8 +22,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -37,6 +41,7 @@ from topowise.runtime.log import V2, OncePerChange, kv
 from topowise_scheduler.controllers import events
 from topowise_scheduler.controllers.nomination import CHANGED, nominate
 from topowise_scheduler.controllers.placement.deciding import Decisions, Write
+from topowise_scheduler.ledger.gates.option import PreBind
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.pods.placements import Placement
 from topowise_scheduler.ledger.pods.records import PodRecord
@@ -62,8 +67,9 @@ _TOLD_BYTES: Final = 1 << 20
 
 
 class Placer:
-    """`settles`: whether another process may have led before. Nothing is decided while `not_ready` returns a reason.
-    `clock` gives seconds, monotonic."""
+    """`settles`: whether another process may have led before. `prebinds` are the steps of options before a Binding,
+    which are done before the gate is opened. Nothing is decided while `not_ready` returns a reason. `clock` gives
+    seconds, monotonic."""
 
     def __init__(
         self,
@@ -72,6 +78,7 @@ class Placer:
         decisions: Decisions,
         *,
         settles: bool,
+        prebinds: Sequence[PreBind] = (),
         not_ready: NotReady = lambda: None,
         writes: int = _WRITES,
         clock: Callable[[], float] = clock.monotonic,
@@ -80,6 +87,9 @@ class Placer:
         self._ledger = ledger
         self._decisions = decisions
         self._settles = settles
+        self._prebinds = prebinds
+        # By node: a placement that waits for the step of an option. Other placements do not wait for it.
+        self._steps: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._not_ready = not_ready
         self._writers = asyncio.Semaphore(writes)
         self._clock = clock
@@ -124,7 +134,7 @@ class Placer:
 
     async def _write(self, write: Write) -> None:
         try:
-            is_written = await self._written(write)
+            is_written = await self._prepared_and_written(write)
         except ApiError as exc:
             self._note_failure(write, exc)
         else:
@@ -137,6 +147,34 @@ class Placer:
                 self._ledger.retract(write.record.uid)
         finally:
             self._writers.release()
+
+    async def _prepared_and_written(self, write: Write) -> bool:
+        """Returns False if the pod has changed, or cannot be prepared now. Raises ApiError."""
+        steps = [step for step in self._prebinds if write.node and step.wait_s(write.record)]
+        if not steps:
+            return await self._written(write)
+        async with self._steps.setdefault(write.node, asyncio.Lock()):
+            prepared, record, is_written = [], write.record, False
+            try:
+                for step in steps:
+                    record, problem = await step.prebind(record, write.node, partial(self._book_again, write.node))
+                    prepared.append(step)
+                    if problem:
+                        log.warning(
+                            "Pod cannot be placed yet", extra=kv(pod=_name(record), node=write.node, why=problem)
+                        )
+                        return False
+                is_written = await self._written(write)
+                return is_written
+            finally:
+                for step in prepared if not is_written else ():
+                    await step.unreserve(record, write.node)
+
+    def _book_again(self, node: str, record: PodRecord) -> str:
+        """Books a pod as it is now expected on its node. Returns "", as its kubelet takes it."""
+        self._ledger.reservations.unplace(record.uid)
+        self._ledger.reservations.place(record, node)
+        return ""
 
     async def _written(self, write: Write) -> bool:
         """Returns False if the pod has changed. Raises ApiError."""
