@@ -27,9 +27,7 @@ pytestmark = pytest.mark.apiserver
 
 
 @pytest.fixture(params=["by the extender", "by the gate"])
-async def cluster(
-    plane: ControlPlane, tmp_path: Path, request: pytest.FixtureRequest
-) -> AsyncIterator[SteeredCluster]:
+async def cluster(plane: ControlPlane, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[SteeredCluster]:
     async with SteeredCluster(plane, tmp_path, 2, gated=request.param == "by the gate") as cluster:
         yield cluster
 

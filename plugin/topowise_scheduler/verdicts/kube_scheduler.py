@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from topowise import digits, pods, quantity
-from topowise.placement import GATE
+from topowise.placement import GATE, PLACED_ON
 from topowise.pods import Amounts, Needs
 from topowise.steering import RESOURCE as MARKER
 
@@ -302,10 +302,33 @@ NO_NODE: Final = Objection("no node", "excluded", "node(s) without a Node object
 
 
 def unbound(pod: Pod) -> Pod:
-    """A pod of the cluster without its nodeName, as kube-scheduler saw it; a manifest (no uid) keeps its nodeName."""
-    if not pod.metadata.uid or not pod.spec.nodeName:
+    """A pod of the cluster as it was created: without its nodeName, and without the node that a placement of this
+    service has named in its affinity. A manifest (no uid) stays as it is."""
+    if not pod.metadata.uid:
         return pod
-    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, nodeName=""))
+    placed_on = (pod.metadata.annotations or {}).get(PLACED_ON, "")
+    affinity = _without_name(pod.spec.affinity, placed_on) if placed_on else pod.spec.affinity
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, nodeName="", affinity=affinity))
+
+
+def _without_name(affinity: Affinity | None, name: str) -> Affinity | None:
+    nodes = None if affinity is None else affinity.nodeAffinity
+    required = None if nodes is None else nodes.requiredDuringSchedulingIgnoredDuringExecution
+    if affinity is None or nodes is None or required is None:
+        return affinity
+    named = Requirement("metadata.name", "In", (name,))
+    terms = []
+    for term in required.nodeSelectorTerms or ():
+        fields = list(term.matchFields or ())
+        if named in fields:
+            fields.remove(named)
+            if not (fields or term.matchExpressions):
+                # The pod had no required terms.
+                continue
+        terms.append(msgspec.structs.replace(term, matchFields=tuple(fields)))
+    required = NodeSelector(tuple(terms)) if terms else None
+    nodes = msgspec.structs.replace(nodes, requiredDuringSchedulingIgnoredDuringExecution=required)
+    return msgspec.structs.replace(affinity, nodeAffinity=nodes)
 
 
 def unexamined(spec: Spec) -> tuple[Unexamined, ...]:

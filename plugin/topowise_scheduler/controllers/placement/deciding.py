@@ -88,6 +88,7 @@ class Decisions:
         # By class of pods that fit nowhere: what `_news` was then.
         self._in_vain: Bounded[Hashable, tuple[int, ...]] = Bounded(_MAX_VAIN_BYTES, lambda *_: _KEY_BYTES)
         self._seen: tuple[int, ...] = ()
+        self._names: tuple[int, tuple[str, ...]] = -1, ()
         # By group: since when it is complete and fits nowhere (seconds, monotonic).
         self._hungry: dict[str, float] = {}
 
@@ -188,11 +189,13 @@ class Decisions:
 
     def _best(self, record: PodRecord) -> Generator[None, None, str]:
         """Returns the best node that takes the pod, "" without one."""
+        assert record.requests is not None
         if self._is_plain(record) and not self._is_constrained(record):
             board = self._board(record)
             yield from board.refresh()
             node = board.best()
         else:
+            yield from self._ledger.engine.steps(record.requests, self._ledger.engine.rows(self._reported))
             node = self._best_by_question(record)
         return node or self._unreported(record)
 
@@ -206,7 +209,7 @@ class Decisions:
 
     def _best_by_question(self, record: PodRecord) -> str:
         assert record.requests is not None and record.constraints is not None
-        cluster, names = self._cluster, self._ledger.node_states.reported()
+        cluster, names = self._cluster, self._reported
         question = Question(record, record.requests, names, self._ledger.engine.rows(names), is_simulation=True)
         taking = (cluster.answers.verdicts(question).outcomes == FITS) & (question.rows >= 0)
         request = self._request(record)
@@ -240,6 +243,14 @@ class Decisions:
             if aversion(cluster, record, record.constraints, name) is not None and not ledger.gates.all(record, name)
         )
         return next(takers, "")
+
+    @property
+    def _reported(self) -> tuple[str, ...]:
+        """The reported nodes. The same tuple until a node comes or goes: who knows it needs no search for its rows."""
+        membership = self._ledger.engine.membership
+        if self._names[0] != membership:
+            self._names = membership, tuple(self._ledger.node_states.reported())
+        return self._names[1]
 
     def _board(self, record: PodRecord) -> Board:
         constraints = record.constraints
@@ -310,7 +321,7 @@ class Decisions:
 
     def _group_places(self, members: Sequence[PodRecord]) -> Generator[None, None, list[tuple[PodRecord, str]] | None]:
         """Returns the node of each pod, None if they do not fit together."""
-        overlay, names = Overlay(self._cluster), self._ledger.node_states.reported()
+        overlay, names = Overlay(self._cluster), self._reported
         index = self._ledger.inter_pod
         others = None if index is None else index.trial()
         candidates: dict[Hashable, Candidates] = {}
@@ -322,7 +333,7 @@ class Decisions:
             request, among, key = self._request(record), names, record.pod_class
             if others and request and (request.is_constrained or others.terms_against(request)):
                 # What other pods require changes with each pod of the group.
-                among, key = others.verdicts(request, names).allowed(), record.uid
+                among, key = tuple(others.verdicts(request, names).allowed()), record.uid
             if key not in candidates:
                 rows = self._ledger.engine.rows(among)
                 yield from self._ledger.engine.steps(record.requests, rows)

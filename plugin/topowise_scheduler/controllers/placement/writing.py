@@ -20,6 +20,7 @@ a deleted pod counts as a failed one, get an event instead.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -62,6 +63,9 @@ _SETTLING_S: Final = 2 * _TIMEOUT_S
 # For so long kube-scheduler may have no room for a placed pod on its node.
 _LOST_S: Final = 30.0
 _LOOK_S: Final = 1.0
+# Gates whose controllers do not wait for others, and for how long other gates need no event.
+_WELL_KNOWN: Final = ("kueue.x-k8s.io/",)
+_OTHERS_S: Final = 30.0
 _JOB: Final = "Job"
 _TOLD_BYTES: Final = 1 << 20
 
@@ -219,6 +223,9 @@ class Placer:
             now = self._clock()
             lost = {placement.record.uid: placement for placement in self._decisions.lost()}
             self._lost = {uid: self._lost.get(uid, now) for uid in lost}
+            for record, since in list(self._ledger.placements.gated_by_others.values()):
+                if now - since >= _OTHERS_S and not self._told.get(record.uid):
+                    await self._tell_of_gates(record)
             for uid, placement in lost.items():
                 if now - self._lost[uid] < _LOST_S or self._told.get(uid):
                     continue
@@ -231,6 +238,19 @@ class Placer:
                     break
                 backoff.reset()
                 self._told.put(uid, True)
+
+    async def _tell_of_gates(self, record: PodRecord) -> None:
+        """Of two controllers that each want to open the last gate none ever does."""
+        self._told.put(record.uid, True)
+        unknown = [name for name in record.status.gates if name != GATE and not name.startswith(_WELL_KNOWN)]
+        if not unknown:
+            return
+        note = (
+            f"topowise places the pod once its other scheduling gates are removed: {', '.join(unknown)}. If their "
+            f"controller waits for {GATE} in turn, the pod waits for ever."
+        )
+        with contextlib.suppress(ApiError):
+            await events.post(self._api, record, "OtherGates", note, kind="Normal", action="Place")
 
     async def _end(self, placement: Placement) -> None:
         """Raises ApiError."""

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from topowise.placement import GATE
 from topowise_scheduler.ledger.pods.records import PodRecord, placement_group
 
 # Longer than a write and its event take on an API server that works.
@@ -62,6 +63,8 @@ class Placements:
         self._groups: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._begun: defaultdict[str, set[str]] = defaultdict(set)
         self._group_of: dict[str, str] = {}
+        self.gated_by_others: dict[str, tuple[PodRecord, float]] = {}
+        """Pods that wait for the gates of others as well, and since when (seconds, monotonic); to be read."""
         self._number = 0
         self.bound_at = -inf
         """When a placed pod was bound last (seconds, monotonic)."""
@@ -127,7 +130,10 @@ class Placements:
             self._end(record.uid)
             self._wait(record)
             return ""
+        _, since = self.gated_by_others.get(record.uid, (record, self._clock()))
         self._stop_waiting(record.uid)
+        if GATE in status.gates and not status.leaving:
+            self.gated_by_others[record.uid] = record, since
         if status.gates or not status.placed_on or status.leaving:
             self._end(record.uid)
             return ""
@@ -209,6 +215,7 @@ class Placements:
             self._groups[group][record.uid] = None
 
     def _stop_waiting(self, uid: str) -> None:
+        self.gated_by_others.pop(uid, None)
         pod = self._gated.pop(uid, None)
         if pod is None:
             return

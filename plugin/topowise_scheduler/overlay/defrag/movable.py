@@ -11,7 +11,7 @@ import msgspec
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.pods.scheduling_constraints import constraints_of
-from topowise_scheduler.verdicts.kube_scheduler import MIRROR, Pod, Unexamined, unexamined
+from topowise_scheduler.verdicts.kube_scheduler import MIRROR, Pod, Unexamined, unbound, unexamined
 
 _SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
@@ -52,17 +52,17 @@ def sort(
             skipped[hindrance] += 1
             continue
         metadata = msgspec.structs.replace(pod.metadata, uid="")
-        spec = msgspec.structs.replace(pod.spec, nodeName="")
-        unbound = msgspec.structs.replace(pod, metadata=metadata, spec=spec, status=None)
+        as_created = unbound(pod)
+        successor = msgspec.structs.replace(as_created, metadata=metadata, status=None)
         replacement = msgspec.structs.replace(
             record,
             uid="",
             node="",
             status=msgspec.structs.replace(record.status, nominated=""),
             steered=None,
-            constraints=constraints_of(spec),
+            constraints=constraints_of(as_created.spec),
         )
-        movable.append(Movable(unbound, record, replacement))
+        movable.append(Movable(successor, record, replacement))
     return movable, skipped
 
 

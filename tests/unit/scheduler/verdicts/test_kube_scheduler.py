@@ -9,12 +9,15 @@ import pytest
 
 from scheduling import pod
 from topowise import pods
+from topowise.placement import PLACED_ON
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import Objection
 
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+NVME = {"key": "disk", "operator": "In", "values": ["nvme"]}
+ON_N1 = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
 GPU = {"key": "gpu", "value": "only", "effect": "NoSchedule"}
 
 
@@ -222,3 +225,25 @@ def test_preferences_and_local_volumes_keep_no_node_away() -> None:
     }
     unscheduled = kube_scheduler.decode(json.dumps({"metadata": {}, "spec": spec}).encode())
     assert kube_scheduler.unexamined(unscheduled.spec) == ()
+
+
+@pytest.mark.parametrize(
+    ("terms", "before"),
+    [
+        ([{"matchFields": [ON_N1]}], None),
+        ([{"matchExpressions": [NVME], "matchFields": [ON_N1]}, {}], [{"matchExpressions": [NVME]}, {}]),
+        # It named the node itself.
+        ([{"matchFields": [ON_N1, ON_N1]}], [{"matchFields": [ON_N1]}]),
+    ],
+)
+def test_a_placed_pod_is_asked_about_without_the_node_that_was_named_for_it(terms: Any, before: Any) -> None:
+    def document(required: Any, **metadata: Any) -> kube_scheduler.Pod:
+        affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+        created = pod("a", affinity=affinity, **metadata)
+        return kube_scheduler.decode(json.dumps(created).encode())
+
+    placed = kube_scheduler.unbound(document({"nodeSelectorTerms": terms}, annotations={PLACED_ON: "n1"}))
+    expected = document(before and {"nodeSelectorTerms": before})
+    for node in ("n1", "n2", "n3"):
+        on = kube_scheduler.Node(node, labels={"disk": "nvme"} if node != "n3" else {})
+        assert kube_scheduler.is_selected(on, placed.spec) == kube_scheduler.is_selected(on, expected.spec)
