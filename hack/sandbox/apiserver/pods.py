@@ -7,7 +7,7 @@ Sources: kubernetes/kubernetes pkg/apis/core/v1/defaults.go, pkg/registry/core/p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from sandbox.apiserver.errors import Json, StatusError, bad_request, cause, conflict, invalid, precondition_failed
@@ -90,13 +90,15 @@ def _requirements(holder: Json) -> Json:
 
 def check_update(old: Json, new: Json) -> None:
     """Refuses (422) changes of a pod's spec other than the few the API allows; nodeName changes by binding alone."""
-    if _fixed_part(old["spec"]) != _fixed_part(new.get("spec") or {}):
+    # While a pod is gated, where it may go may become narrower (KEP-3838); whether it does is not looked at here.
+    free = ("affinity", "nodeSelector") if old["spec"].get("schedulingGates") else ()
+    if _fixed_part(old["spec"], free) != _fixed_part(new.get("spec") or {}, free):
         message = "Forbidden: pod updates may not change fields other than `spec.containers[*].image`, ..."
         raise invalid("Pod", old["metadata"]["name"], [cause("FieldValueForbidden", message, "spec")])
 
 
-def _fixed_part(spec: Json) -> Json:
-    fixed: Json = {name: value for name, value in spec.items() if name not in _MUTABLE}
+def _fixed_part(spec: Json, free: Sequence[str]) -> Json:
+    fixed: Json = {name: value for name, value in spec.items() if name not in _MUTABLE and name not in free}
     for group in ("containers", "initContainers"):
         if group in fixed:
             fixed[group] = [{**container, "image": ""} for container in fixed[group]]
