@@ -311,8 +311,7 @@ def operations_of(
             bound.append((entry.turn, _place(entry)))
         bound.append((ended.turn, _end(history, entry.uid)))
     # Sorting is stable, so operations of equal turn keep the order of the history.
-    if len(bound) > 1:
-        bound.sort(key=_position)
+    bound.sort(key=_position)
     operations = [operation for _, operation in bound]
     return operations + _expected(history, report) if expected else operations
 

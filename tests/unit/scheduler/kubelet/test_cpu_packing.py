@@ -27,6 +27,12 @@ def test_half_a_core_is_excluded_only_if_the_average_core_has_threads() -> None:
     assert _taken(Machine(numa=(NumaNode(0, 1, cores),)), 1, by_uncore=True) == "2"
 
 
+def test_caches_are_told_if_every_core_has_one() -> None:
+    cores = (Core(0, (0,), 0), Core(0, (1,)))
+    topologies = [CpuTopology(Machine(numa=(NumaNode(0, 1, cores[:count]),))) for count in (1, 2)]
+    assert [topology.tells_caches for topology in topologies] == [True, False]
+
+
 def test_an_average_of_threads_is_rounded_down() -> None:
     topology = CpuTopology(Machine(numa=(NumaNode(0, 1, (Core(0, (0, 1)), Core(1, (2,)))),)))
     assert (topology.cpus_per_core, topology.cpus_per_socket, topology.cpus_per_uncore) == (1, 1, 1)

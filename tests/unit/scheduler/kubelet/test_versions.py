@@ -48,7 +48,7 @@ def test_versions_of_nodes_are_parsed(text: str, name: str) -> None:
 
 @pytest.mark.parametrize("minor", [37, 38])
 def test_a_reconstructed_version_has_a_remark(minor: int) -> None:
-    version = version_of(f"v1.{minor}.0")
+    version = version_of(f"v1.{minor}.1")
     assert version.certainty == "reconstructed"
     beginning = f"kubelet 1.{minor} was not run: its changes were read, and applied to the code of 1.36.2. "
     assert version.remark.startswith(f"{beginning}Merged changes whose code was not available affect ")

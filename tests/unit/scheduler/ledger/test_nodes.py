@@ -27,6 +27,13 @@ def document(name: str, **changed: Any) -> bytes:
     ).encode()
 
 
+def test_a_node_is_asked_for_what_it_lists() -> None:
+    nodes = Nodes()
+    nodes.apply("ADDED", nodes.decode(document("n1", allocatable={"example.com/gpu": "8"})))
+    asked = [nodes.allocatable("example.com/gpu", "n1"), nodes.allocatable("x.io/nic", "n1")]
+    assert [*asked, nodes.allocatable("example.com/gpu", "n2")] == [8, None, None]
+
+
 def test_nodes_of_one_pool_share_what_is_the_same() -> None:
     nodes = Nodes()
     first, second = nodes.decode(document("n1")), nodes.decode(document("n2"))

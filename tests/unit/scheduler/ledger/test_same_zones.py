@@ -62,6 +62,9 @@ def test_as_many_devices_near_the_same_numa_node_are_found_or_none() -> None:
     node = Kubelet(machine(), configuration())
     placement = Placement("app", None, False, None, (), {GPU: ("gpu10",)})
     assert same_zones(node, {"c": msgspec.structs.replace(placement, devices={GPU: ("gone",)})}) is None
+    both = same_zones(node, {"a": placement, "b": placement})
+    assert both is not None
+    assert [both[name].devices[GPU] for name in ("a", "b")] == [("gpu10",), ("gpu11",)]
     for own, expected in (("a", "gpu10"), ("b", "gpu11")):
         zones = same_zones(node, {"c": placement})
         assert zones is not None

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 import random_nodes
 from examples import examples
-from kubelets import pod_of
+from kubelets import kubelet_of, machine_of, pod_of
 from sandbox.judging import Judgement, candidates, judge
 from servers import GPU, server_of
 from topowise import pods
-from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet import Device, Kubelet
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.kubelet.pod import view
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
@@ -34,6 +34,7 @@ clusters = settings(max_examples=examples(4), deadline=None)
 @example(seed=85943)
 @example(seed=25905)
 @example(seed=8167111)
+@example(seed=12)
 @clusters
 def test_every_node_gets_the_verdict_of_its_model(policy: str, seed: int) -> None:
     rng = Random(seed)
@@ -55,6 +56,39 @@ def test_every_node_gets_the_verdict_of_its_model(policy: str, seed: int) -> Non
         for indices, nearby in rough:
             assert not (judgement.zones[:, indices] & ~nearby.placed).any()
             assert (judgement.aligned[:, indices] == nearby.aligned).all()
+
+
+def _limits(cpu: str, memory: str, **devices: str) -> dict[str, str]:
+    return {"cpu": cpu, "memory": memory, **({"x.io/nic": devices["nic"]} if devices else {})}
+
+
+@pytest.mark.parametrize(
+    ("policy", "init", "containers"),
+    [
+        pytest.param(
+            "none", [], [_limits("2", "64Mi"), _limits("4", "64Mi")], id="cores beside reserved CPUs are left"
+        ),
+        pytest.param("best-effort", [], [_limits("2", "5Gi"), _limits("4", "5Gi")], id="memory is gone for the second"),
+        pytest.param(
+            "single-numa-node",
+            [_limits("4", "5Gi", nic="2")],
+            [_limits("4", "9Gi", nic="2"), _limits("1", "8Gi")],
+            id="devices of an init container on a single NUMA node",
+        ),
+    ],
+)
+def test_a_later_container_finds_what_earlier_containers_leave(
+    policy: str, init: list[dict[str, str]], containers: list[dict[str, str]]
+) -> None:
+    machine = machine_of(4, devices={"x.io/nic": [Device(f"d{at}", (0,)) for at in range(4)]})
+    options = {"full-pcpus-only": "true"} if policy == "none" else {}
+    kubelet = kubelet_of(
+        machine, topologyManagerPolicy=policy, cpuManagerPolicyOptions=options, reservedSystemCPUs="0,1"
+    )
+    pod = pod_of("p", *containers, init=init)
+    engine = Engine()
+    engine.put("n", kubelet)
+    assert judge(engine, PodRequests(pods.needs(pod))).reason_of(0) == kubelet.admit(pod).reason
 
 
 @given(seed=st.integers(0, 1 << 32))

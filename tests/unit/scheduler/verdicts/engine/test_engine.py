@@ -81,6 +81,16 @@ def test_only_changed_nodes_are_judged_again(engine: Engine) -> None:
     assert (engine.cache_hits, engine.cache_misses) == (2, 4)
 
 
+def test_cached_verdicts_stay_when_nodes_join(engine: Engine) -> None:
+    pod, names, like = requests_of({"cpu": "6", "memory": "1Gi"}), ["empty", "busy", "small"], server_of()
+    before = [array.tolist() for array in engine.verdicts(pod, engine.rows(names))]
+    joined = [f"n{number}" for number in range(100)]
+    for name in joined:
+        engine.put(name, like.fork())
+    after = [array.tolist() for array in engine.verdicts(pod, engine.rows([*names, *joined]))]
+    assert after == [first + first[:1] * len(joined) for first in before]
+
+
 def test_the_cache_is_bounded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict_cache, "_MAX_SHAPES", 5)
     engine.cache = verdict_cache.VerdictCache()
