@@ -142,16 +142,6 @@ class Answers:
         """Returns at most `most` of the nodes `among` (indices), best first, without nodes that have no report."""
         return among[self._rate(part(question, among), self._strategy).best(most)]
 
-    def best_of_each(self, question: Question, among: NDArray[np.intp], numbers: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Returns indices into `among`, sorted: of each number the best node, and all nodes with number -1 or without a
-        score: those fit only without pods that do not count. `among` are indices of nodes, each with one of
-        `numbers`."""
-        best = self._rate(part(question, among), self._strategy).best(among.size)
-        first = np.unique(numbers[best], return_index=True)[1]
-        is_alone = numbers < 0
-        is_alone[np.setdiff1d(np.arange(among.size), best, assume_unique=True)] = True
-        return np.union1d(best[first], np.flatnonzero(is_alone))
-
     def percents(self, question: Question, strategy: Strategy) -> NDArray[np.int64]:
         """Returns 0 to 100 per node (nodes,) by a strategy, truncated; 0 if it does not fit or has no report."""
         scores = np.zeros(len(question.names), np.int64)
@@ -205,11 +195,6 @@ class Answers:
     def states_for(self, question: Question, name: str) -> Iterator[Kubelet]:
         """Yields copies of a node's states for this pod (`CapacityGate.states`)."""
         return self._gates.capacity.states(question.record, name)
-
-    def knows_devices(self, record: PodRecord, name: str) -> bool:
-        """Returns whether the devices of the pod's claims are allocated or predicted on a node, or it has none."""
-        claims = self._gates.claims
-        return not claims.applies(record) or claims.judge(record, name).outcome != "unknown"
 
     def affinity(self, question: Question, name: str) -> AffinityVerdict | None:
         """Returns how the node's devices meet the affinity terms of the pod, None for a pod without terms."""
