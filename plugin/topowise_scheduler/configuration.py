@@ -103,14 +103,6 @@ class Filter(Section, frozen=True):
     """A kubelet tries every set of NUMA nodes. With a dozen NUMA nodes this takes minutes for a pod with several
     resources, and the kubelet admits no other pod meanwhile. Nodes with a longer estimated time are refused; 0: no
     limit."""
-    merge_equal_nodes: bool = True
-    """The filter verb names one node of each set of nodes that kube-scheduler's default score plug-ins score equally,
-    the best by `scoring`. Pods with preferences, volumes or claims, and pods of repeated requests, get all nodes. Off:
-    kube-scheduler has score plug-ins of its own, or another extender after this service."""
-    best_nodes: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
-    """The filter verb returns only this number of fitting nodes, the best by `scoring`; 0: all. With 1, kube-scheduler
-    scores no nodes, which is fastest. Pods with preferences and pods of repeated requests always get all nodes. The
-    service must be the last of kube-scheduler's extenders then."""
 
 
 class Steering(Section, frozen=True):

@@ -51,8 +51,8 @@ async def test_pods_are_steered_to_the_devices_of_their_claims(
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"more": {"filter": {"bestNodes": 1}}}, {"extenders": []}],
-    ids=["predicted", "predicted, best node alone", "without topowise"],
+    [{}, {"extenders": []}],
+    ids=["predicted", "without topowise"],
 )
 async def test_a_burst_of_pods_with_claims(
     plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any]

@@ -42,7 +42,6 @@ async def assert_still_refuses(place: Site) -> None:
     """The free capacity of all nodes is still known: a pod that does not fit is refused."""
     answer = await place.service.ask("filter", pod("large", 7), ["n1", "n2"], place.session)
     assert answer["NodeNames"] == [], answer
-    # Of nodes that are equal to kube-scheduler, filter names the best.
     assert await place.takes("n1", 2) and await place.takes("n2", 2)
 
 

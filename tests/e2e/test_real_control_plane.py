@@ -7,19 +7,24 @@ asynchronous binds and their time limits, its preemption. It has the chart's con
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from burst.nodes import nodes
+from burst.nodes import KINDS, Kind, nodes
 from burst.workload import Workload
-from real_cluster import ASSETS, MISSING, PODS, SCHEDULER, Cluster
+from daemons import assert_eventually
+from real_cluster import ASSETS, MISSING, PODS, SCHEDULER, Cluster, pod
 from sandbox.controlplane import ControlPlane
 from topowise import nrt
+from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.ledger.node.history import Precision
+from topowise_scheduler.verdicts.refusals import Refusal
 
 if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)
@@ -27,6 +32,9 @@ pytestmark = pytest.mark.apiserver
 
 # The lease of a dead kube-scheduler expires after 4 s, the lease of the requeueing service after 15 s.
 _TAKE_OVER = 20.0
+_EVENTS = "/api/v1/namespaces/default/events"
+_MACHINE = KINDS["snc-restricted"]
+_STRICT = Kind(_MACHINE.machine, msgspec.structs.replace(_MACHINE.config, topologyManagerPolicy="single-numa-node"))
 
 
 @pytest.fixture
@@ -64,21 +72,15 @@ async def delete_reports(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "halfway"),
-    [
-        ({}, None),
-        ({"filter": {"bestNodes": 1}}, None),
-        ({}, kill),
-        ({}, restart_kube_scheduler),
-        ({}, delete_reports),
-    ],
-    ids=["plain", "the best node alone", "service killed", "kube-scheduler killed", "reports deleted"],
+    "halfway",
+    [None, kill, restart_kube_scheduler, delete_reports],
+    ids=["plain", "service killed", "kube-scheduler killed", "reports deleted"],
 )
 async def test_a_burst_of_pods(
-    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], halfway: Any
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str], halfway: Any
 ) -> None:
     """No kubelet refuses a pod, and no pod waits beside free capacity, whatever happens in the middle."""
-    async with Cluster(plane, tmp_path, nodes(10), settings=settings) as cluster:
+    async with Cluster(plane, tmp_path, nodes(10)) as cluster:
         seconds = await cluster.feed(300, halfway=None if halfway is None else partial(halfway, cluster))
         await cluster.assert_all_well()
         await show(cluster, seconds, capsys)
@@ -167,3 +169,20 @@ def urgent_pod(number: int) -> dict[str, Any]:
         "metadata": {"name": f"urgent-{number}", "namespace": "default"},
         "spec": {"schedulerName": SCHEDULER, "priorityClassName": "urgent", "containers": [container]},
     }
+
+
+async def test_the_first_event_of_a_pod_that_fits_nowhere_has_the_reason(plane: ControlPlane, tmp_path: Path) -> None:
+    async with Cluster(plane, tmp_path, [(f"metal-{number}", _STRICT) for number in range(2)]) as cluster:
+        # More than a NUMA node has, and less than the node.
+        await cluster.create(pod("wide", "10"))
+        query = {"fieldSelector": "involvedObject.name=wide,reason=FailedScheduling"}
+        events: list[dict[str, Any]] = []
+
+        async def is_reported_twice() -> bool:
+            events[:] = json.loads(await cluster.api.request("GET", _EVENTS, query=query))["items"]
+            return len(events) > 1
+
+        # kube-scheduler tries the pod again after the pod's condition has changed, and a changed reason changes it.
+        await assert_eventually(is_reported_twice, within=60)
+        expected = f"0/2 nodes are available: 2 {TEXTS[Refusal.NEVER]}."
+        assert [event["message"][: len(expected)] for event in events] == [expected] * 2

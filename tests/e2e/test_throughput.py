@@ -183,8 +183,6 @@ def cases(port: int) -> dict[str, Case]:
         "without an extender, some nodes scored": Case([], sample=0),
         **({"with the Go plug-in": Case([], plugins=go_plugin(_PLUGIN))} if _PLUGIN else {}),
         "with topowise": Case(),
-        "with topowise that names the best node": Case(service={"filter": {"bestNodes": 1}}),
-        "with topowise that names all nodes": Case(service={"filter": {"mergeEqualNodes": False}}),
         "placed by topowise": Case([], PLACED, gated=True),
         "placed by topowise, nominated": Case([], {"placement": {"enabled": True, "form": "nominated"}}, gated=True),
         "placed by topowise, some nodes scored": Case([], PLACED, gated=True, sample=0),

@@ -75,6 +75,8 @@ _WITHOUT_PREFIX: Final[Mapping[Refusal, str]] = {
     Refusal.NO_REPORT: "not reported",
     Refusal.TAKEN_BEFORE: "taken by the pods before it",
     Refusal.UNREADABLE: "annotations of the pod cannot be read",
+    # The node fits: a pod that fails elsewhere does not wait for NUMA placement.
+    Refusal.BETTER_NODE: "node would fit, but topowise named a better node",
 }
 TEXTS: Final[Mapping[int, str]] = {
     0: "",

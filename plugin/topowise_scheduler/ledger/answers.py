@@ -139,16 +139,6 @@ class Answers:
         """Returns at most `most` of the nodes `among` (indices), best first, without nodes that have no report."""
         return among[self._rate(part(question, among), self._strategy).best(most)]
 
-    def best_of_each(self, question: Question, among: NDArray[np.intp], numbers: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Returns indices into `among`, sorted: of each number the best node, and all nodes with number -1 or without a
-        score: those fit only without pods that do not count. `among` are indices of nodes, each with one of
-        `numbers`."""
-        best = self._rate(part(question, among), self._strategy).best(among.size)
-        first = np.unique(numbers[best], return_index=True)[1]
-        is_alone = numbers < 0
-        is_alone[np.setdiff1d(np.arange(among.size), best, assume_unique=True)] = True
-        return np.union1d(best[first], np.flatnonzero(is_alone))
-
     def percents(self, question: Question, strategy: Strategy) -> NDArray[np.int64]:
         """Returns 0 to 100 per node (nodes,) by a strategy, truncated; 0 if it does not fit or has no report."""
         scores = np.zeros(len(question.names), np.int64)

@@ -26,7 +26,6 @@ from topowise_scheduler.ledger.gates.option import Cluster, Options, no_options
 from topowise_scheduler.ledger.late_reports import LateReports
 from topowise_scheduler.ledger.node_reports import NodeReports
 from topowise_scheduler.ledger.outdated_reports import OutdatedReports
-from topowise_scheduler.ledger.pods.attracting_pods import AttractingPods
 from topowise_scheduler.ledger.pods.exporter_pods import ExporterPods, ExporterSettings
 from topowise_scheduler.ledger.pods.pod_states import NOWHERE, PodState, State, bound
 from topowise_scheduler.ledger.pods.records import PodRecord
@@ -78,7 +77,6 @@ class Ledger:
             self.placements.is_constrained = inter_pod.is_constrained
         self.exporters = ExporterPods()
         """The pods of exporters, by node."""
-        self.attracting = AttractingPods()
         """The pods by whose affinity terms kube-scheduler scores other pods."""
         self.gates = Gates(
             engine,
@@ -131,7 +129,6 @@ class Ledger:
         uid = record.uid
         if self.exporters.put(record):
             self.node_states.note_change(record.node)
-        self.attracting.put(uid, record.attracts)
         self.pods.note_event(uid)
         self.reservations.unverified_pods.note_watched(
             uid, record.status.version, is_pending=record.status.stage == "pending"
@@ -155,7 +152,6 @@ class Ledger:
     def _forget(self, uid: str, *, keep_refusal: bool = False) -> None:
         """A pod ended, was deleted, or is on another node than it was expected."""
         self.exporters.drop(uid)
-        self.attracting.put(uid, ())
         self.stop_waiting(uid)
         self.placements.drop(uid)
         self.reservations.queried.pop(uid)
@@ -381,7 +377,7 @@ class Ledger:
             record.labels,
             record.status.leaving,
         ):
-            # kube-scheduler spreads pods by the labels of pods that stay (equal_nodes.py).
+            # Constraints between pods count pods that stay, by their labels.
             self.node_states.note_change(record.node)
             self._note_beside(record)
 

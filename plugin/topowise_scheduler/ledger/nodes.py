@@ -46,7 +46,6 @@ class Nodes:
         self._amounts: Bounded[bytes, pods.Amounts] = Bounded(_MAX_BYTES, size_of_dict)
         self._labels: Bounded[bytes, dict[str, str]] = Bounded(_MAX_BYTES, size_of_dict)
         self._taints: Bounded[tuple[Taint, ...], tuple[Taint, ...]] = Bounded(_MAX_BYTES, _size_of_taints)
-        self._images: Bounded[tuple[str, ...], tuple[str, ...]] = Bounded(_MAX_BYTES, lambda names, _: 8 * len(names))
         self._changes = Changes()
 
     def __len__(self) -> int:
@@ -91,8 +90,6 @@ class Nodes:
         hostname = labels.pop(HOSTNAME, "")
         taints = spec.taints or ()
         allocatable = status.allocatable or {}
-        # Interned: nodes of a pool have mostly the same images, and never all in the same order.
-        images = tuple([sys.intern(name) for image in status.images or () for name in image.names or ()])
         return Node(
             name=metadata.name,
             allocatable=self._amounts.once(_encode(allocatable), lambda: amounts_of(allocatable)),
@@ -104,7 +101,6 @@ class Nodes:
             # Interned: a cluster has a handful of versions.
             kubelet_version=sys.intern(status.nodeInfo.kubeletVersion[:_MAX_VERSION_LENGTH]),
             boot_id=status.nodeInfo.bootID[:_MAX_VERSION_LENGTH],
-            images=self._images.once(images, lambda: images),
             guard=_guard(metadata.annotations),
             created=(metadata.creationTimestamp or "")[:_MAX_VERSION_LENGTH],
         )

@@ -19,7 +19,6 @@ from topowise_scheduler.serve.extender.callers import Callers
 from topowise_scheduler.serve.extender.evictions import Evictions
 from topowise_scheduler.serve.extender.fitting import fit_together
 from topowise_scheduler.serve.extender.replies import Verb
-from topowise_scheduler.serve.extender.shortlist import Shortlist
 from topowise_scheduler.serve.extender.verbs import Verbs
 from topowise_scheduler.serve.volcano import verbs as volcano
 from topowise_scheduler.serve.volcano.allocations import Allocations
@@ -70,7 +69,7 @@ def dashboard(core: Core, holes: Holes) -> Dashboard | None:
 
 
 def _verbs(core: Core) -> Mapping[str, Verb]:
-    settings, decisions = core.settings, core.decisions
+    decisions = core.decisions
     return verbs.table(
         Verbs(
             core.answers,
@@ -79,13 +78,6 @@ def _verbs(core: Core) -> Mapping[str, Verb]:
             observer=decisions,
             # The dashboard shows the duration of each call, so each call does its own work.
             scores_ahead=decisions is None,
-            shortlist=Shortlist(
-                core.answers,
-                core.ledger,
-                core.nodes,
-                settings.filter.best_nodes,
-                merges_equal=settings.filter.merge_equal_nodes,
-            ),
             templates=core.templates,
         ),
         Binder(

@@ -82,15 +82,10 @@ class NodeInfo(msgspec.Struct, frozen=True, gc=False):
     bootID: str = ""
 
 
-class NodeImage(msgspec.Struct, frozen=True, gc=False):
-    names: tuple[str, ...] | None = None
-
-
 class NodeStatus(msgspec.Struct, frozen=True, gc=False):
     allocatable: pods.Quantities | None = None
     nodeInfo: NodeInfo = NodeInfo()
     conditions: tuple[pods.Condition, ...] | None = None
-    images: tuple[NodeImage, ...] | None = None
 
 
 class NodeObject(msgspec.Struct, frozen=True, gc=False):
@@ -109,7 +104,7 @@ class NodeObject(msgspec.Struct, frozen=True, gc=False):
 
 class Node(msgspec.Struct, frozen=True, gc=False):
     """The stored fields of a v1.Node. `labels` lack the hostname, so that nodes of a pool can share them. `created` is
-    RFC 3339. `images` are all names of the images that the node has. `guard`: who has disabled the scale-down of the
+    RFC 3339. `guard`: who has disabled the scale-down of the
     node, "" if it is not disabled."""
 
     name: str
@@ -122,7 +117,6 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     kubelet_version: str = ""
     boot_id: str = ""
     created: str = ""
-    images: tuple[str, ...] = ()
     guard: Literal["", "ours", "theirs"] = ""
 
     @property

@@ -71,6 +71,8 @@ class Refusal(IntEnum):
     NO_REPORT = auto()
     TAKEN_BEFORE = auto()
     UNREADABLE = auto()
+    # Only of nodes that fit a member of a gang.
+    BETTER_NODE = auto()
 
 
 Reason: TypeAlias = Refusal | str

@@ -41,6 +41,8 @@ REMOVED: Final[Mapping[str, Mapping[str, str]]] = {
         **_CLIENT,
         "extender.maxBodyBytes": "always 64 MiB; 5,000 full Node objects are about 40 MB",
         "extender.predictions": "pods are always annotated with their predicted allocation",
+        "filter.mergeEqualNodes": "`placement`: kube-scheduler then examines a single node for each pod",
+        "filter.bestNodes": "`placement`: kube-scheduler then examines a single node for each pod",
         "scoring.maxNumaNodes": "8 on nodes that do not report `topologyManagerMaxNUMANodes`, the kubelet's default",
         "scoring.distanceByOption": "near NUMA nodes score higher on every node, as in scheduler-plugins",
         "reservations": "always on, for 30 s",

@@ -1,5 +1,5 @@
-"""Every answer names every node of the question: as fitting, as refused with a reason, or it leaves the node out beside
-an equal node that it names. kube-scheduler reports no reason for any other node."""
+"""Every answer names every node of the question: as fitting, or as refused with a reason. kube-scheduler reports no
+reason for any other node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import json
 from typing import Any, NamedTuple, cast
 
 import msgspec
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -18,11 +17,8 @@ from examples import examples
 from scheduling import Service, counts, exact, kubelet, pod, sent
 from steering_pods import marked, requiring
 from topowise.wire import scoring_pb2
-from topowise_scheduler.configuration import Filter
 from topowise_scheduler.ledger.pods.records import MAX_CONTAINERS
 from topowise_scheduler.serve import grpc_api
-from topowise_scheduler.serve.extender.shortlist import Shortlist
-from topowise_scheduler.serve.extender.verbs import Verbs
 from volcano import Volcano
 
 FREE = (("8", "8"), ("8", "0"), ("4", "4"), ("3", "0"), ("0", "0"))
@@ -47,7 +43,7 @@ PODS: dict[str, dict[str, Any]] = {
 
 
 class Node(NamedTuple):
-    """A node of the question. `equal` is what score plug-ins of kube-scheduler read of it."""
+    """A node of the question."""
 
     free: tuple[str, str] | None
     policy: str
@@ -57,15 +53,8 @@ class Node(NamedTuple):
     occupant: str
     has_refused: bool
 
-    @property
-    def equal(self) -> Any:
-        """Equal for nodes that kube-scheduler scores equally, None for a node that must be named."""
-        return (self.zone, self.is_tainted, self.occupant) if self.has_object and self.free is not None else None
-
 
 class Setup(NamedTuple):
-    best_nodes: int
-    merge_equal_nodes: bool
     scores_ahead: bool
     has_claims: bool
     markers: int | None
@@ -83,8 +72,6 @@ NODES = st.builds(
 )
 SETUPS = st.builds(
     Setup,
-    best_nodes=st.sampled_from((0, 0, 1, 2)),
-    merge_equal_nodes=st.booleans(),
     scores_ahead=st.booleans(),
     has_claims=st.booleans(),
     markers=st.sampled_from((None, 0, 512)),
@@ -101,7 +88,7 @@ A_CLUSTER = given(
 )
 
 EMPTY = Node(("8", "0"), "single-numa-node", True, "a", False, "", False)
-DEFAULT = Setup(0, True, True, False, 512)
+DEFAULT = Setup(True, False, 512)
 
 
 def made(nodes: dict[str, Node], setup: Setup) -> Service:
@@ -128,13 +115,6 @@ def made(nodes: dict[str, Node], setup: Setup) -> Service:
         if node.has_refused:
             service.put(pod(f"refused-{name}", "4", node=name, phase="Failed", reason="TopologyAffinityError"))
     return service
-
-
-def verbs_of(service: Service, setup: Setup) -> Verbs:
-    shortlist = Shortlist(
-        service.answers, service.ledger, service.nodes, setup.best_nodes, merges_equal=setup.merge_equal_nodes
-    )
-    return service.verbs(shortlist=shortlist, scores_ahead=setup.scores_ahead)
 
 
 def wanted(kind: str, priority: int) -> dict[str, Any]:
@@ -171,10 +151,6 @@ def by_name(nodes: list[Node]) -> dict[str, Node]:
     return {f"n{number}": node for number, node in enumerate(nodes, start=1)}
 
 
-def test_all_options_of_filter_are_varied() -> None:
-    assert set(Filter.__struct_fields__) - set(Setup._fields) == {"max_admission_time"}
-
-
 # Nodes that fit only without their nominated pod of a lower priority have no score.
 @example([EMPTY] * 4 + [EMPTY._replace(occupant="nominated")] * 2, DEFAULT, "zone", 5)
 @EXAMPLES
@@ -182,13 +158,9 @@ def test_all_options_of_filter_are_varied() -> None:
 def test_filter_and_prioritize(listed: list[Node], setup: Setup, kind: str, priority: int) -> None:
     nodes, document = by_name(listed), wanted(kind, priority)
     service = made(nodes, setup)
-    verbs, names = verbs_of(service, setup), list(nodes)
+    verbs, names = service.verbs(scores_ahead=setup.scores_ahead), list(nodes)
     fitting, refused = named(sent(verbs.filter(asked(document, names))))
-    left_out = nodes.keys() - {*fitting, *refused}
-    assert {*fitting, *refused} <= nodes.keys()
-    for name in left_out:
-        assert nodes[name].equal is not None
-        assert nodes[name].equal in [nodes[other].equal for other in fitting]
+    assert {*fitting, *refused} == nodes.keys()
     if fitting:
         scores = sent(verbs.prioritize(asked(document, fitting)))
         assert [score["Host"] for score in scores] == fitting
@@ -196,14 +168,14 @@ def test_filter_and_prioritize(listed: list[Node], setup: Setup, kind: str, prio
     again, refused_again = named(sent(verbs.filter(asked(document, names))))
     assert {*again, *refused_again} == nodes.keys()
     if kind != "gang":
-        assert {*fitting, *left_out} <= set(again)
+        assert set(fitting) <= set(again)
 
 
 @EXAMPLES
 @A_CLUSTER
 def test_filter_and_prioritize_of_whole_nodes(listed: list[Node], setup: Setup, kind: str, priority: int) -> None:
     nodes, document = by_name(listed), wanted(kind, priority)
-    verbs = verbs_of(made(nodes, setup), setup)
+    verbs = made(nodes, setup).verbs(scores_ahead=setup.scores_ahead)
     fitting, refused = named(sent(verbs.filter(asked_with_nodes(document, list(nodes)))))
     assert {*fitting, *refused} == nodes.keys()
     scores = sent(verbs.prioritize(asked_with_nodes(document, fitting)))
@@ -222,7 +194,7 @@ def test_preempt(listed: list[Node], setup: Setup, kind: str, priority: int) -> 
         for name, node in nodes.items()
     }
     request = {"Pod": document, "NodeNameToVictims": None, "NodeNameToMetaVictims": proposed}
-    reply = asyncio.run(verbs_of(service, setup).preempt(msgspec.json.encode(request)))
+    reply = asyncio.run(service.verbs().preempt(msgspec.json.encode(request)))
     answer = sent(reply)["NodeNameToMetaVictims"]
     assert answer.keys() <= nodes.keys()
     assert all(victims["Pods"] for victims in answer.values())
@@ -264,12 +236,10 @@ def test_grpc(listed: list[Node], setup: Setup, kind: str, priority: int) -> Non
     assert all(explained.details)
 
 
-@pytest.mark.parametrize("best_nodes", [0, 1])
-def test_a_pod_that_fits_nowhere_gets_its_reasons_at_the_first_request(best_nodes: int) -> None:
+def test_a_pod_that_fits_nowhere_gets_its_reasons_at_the_first_request() -> None:
     service = Service()
     names = ["n1", "n2", "n3"]
     for name in names:
         service.put_node(name)
         service.report(exact(kubelet(), name=name))
-    verbs = verbs_of(service, DEFAULT._replace(best_nodes=best_nodes))
-    assert named(sent(verbs.filter(asked(pod("new", "5"), names)))) == ([], names)
+    assert named(sent(service.verbs().filter(asked(pod("new", "5"), names)))) == ([], names)

@@ -24,7 +24,6 @@ from topowise.placement import GATE, GROUP, KUEUE_GROUP, PLACED_ON
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.predicates import LACKS_GATE
-from topowise_scheduler.ledger.pods.attracting_pods import attracted_namespaces
 from topowise_scheduler.ledger.pods.demands import NO_DEMANDS, Demands, OptionDemand, Reader, demands_of
 from topowise_scheduler.ledger.pods.scheduling_constraints import SchedulingConstraints, constraints_of
 from topowise_scheduler.report.shape import PodRequests
@@ -106,7 +105,6 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     that cannot be read are ignored, but a question about the pod gets an error.
     `claims`: the names of its ResourceClaims, "" for a claim that is not generated yet.
     `constraints`: known only of a pending pod that is to be placed, or for which kube-scheduler found no node.
-    `attracts`: namespaces of the affinity terms by which kube-scheduler scores other pods (attracting_pods.py).
     `group`: names the gang that kube-scheduler places together.
     `steered`: the NUMA node of the marker devices while the kubelet admits the pod, which no API object has.
     """
@@ -122,7 +120,6 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     demands: Demands = NO_DEMANDS
     claims: tuple[str, ...] = ()
     constraints: SchedulingConstraints | None = None
-    attracts: tuple[str, ...] = ()
     group: str = ""
     problem: Problem | None = None
     steered: int | None = None
@@ -268,7 +265,6 @@ class Records:
             labels=self._shared_labels(meta.labels),
             demands=demands,
             claims=pods.claim_names(pod),
-            attracts=attracted_namespaces(pod),
             group=_group(pod),
             problem=problem,
         )

@@ -13,7 +13,6 @@ win, because they are last.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -95,14 +94,7 @@ class Names:
     def answer(self, verdicts: Verdicts) -> FilterResult:
         """The answer to filter."""
         key = verdicts.outcomes.tobytes() + verdicts.refusals.tobytes()
-        return self._answers.once(key, lambda: self._encode(verdicts, self._fitting(verdicts)))
-
-    def shortened(self, verdicts: Verdicts, at: NDArray[np.intp], reason: str) -> FilterResult:
-        """The answer to filter with only these nodes as fitting. Other nodes that fit are refused for `reason`; without
-        a reason they are left out."""
-        left_out = verdicts.outcomes == Outcome.FITS
-        left_out[at] = False
-        return self._encode(verdicts, self._part(at), self._members(left_out, reason) if reason else [])
+        return self._answers.once(key, lambda: self._encode(verdicts))
 
     def scored(self, scores: NDArray[np.int64]) -> bytes:
         """The answer to prioritize: HostPriorityList."""
@@ -114,11 +106,12 @@ class Names:
             self._scores = _Scores(text)
         return self._scores.filled(scores)
 
-    def _encode(self, verdicts: Verdicts, fitting: Names, left_out: Sequence[bytes] = ()) -> FilterResult:
+    def _encode(self, verdicts: Verdicts) -> FilterResult:
+        fitting = self._fitting(verdicts)
         body = _ANSWER % (
             fitting.text,
             b",".join(self._failed(verdicts, Outcome.UNSCHEDULABLE)),
-            b",".join([*self._failed(verdicts, Outcome.UNRESOLVABLE), *left_out]),
+            b",".join(self._failed(verdicts, Outcome.UNRESOLVABLE)),
         )
         # The key has two bytes for each name.
         size = 2 * len(self.names) + len(body) + (0 if fitting is self else fitting.size)
@@ -126,10 +119,9 @@ class Names:
 
     def _fitting(self, verdicts: Verdicts) -> Names:
         fits = verdicts.outcomes == Outcome.FITS
-        return self if fits.all() else self._part(np.flatnonzero(fits))
-
-    def _part(self, at: NDArray[np.intp]) -> Names:
-        return Names(self._engine, [self.names[index] for index in at.tolist()], rows=self.rows[at])
+        if fits.all():
+            return self
+        return Names(self._engine, list(itertools.compress(self.names, fits.tolist())), rows=self.rows[fits])
 
     def _failed(self, verdicts: Verdicts, outcome: Outcome) -> list[bytes]:
         """The refused nodes of an outcome as members of a JSON object, each with its reason."""

@@ -1,8 +1,7 @@
 """The verbs: request bytes in, answer bytes out, and the work after the answer. No I/O; only preempt awaits.
 
 kube-scheduler takes any status but 200 as a broken connection, and a node that the answer omits as refused for ever and
-without a reason. So every answer names every node, except nodes beside an equal node that fits (shortlist.py), and a
-problem of the request goes into `Error`.
+without a reason. So every answer names every node, and a problem of the request goes into `Error`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise import pods
-from topowise_scheduler.ledger.answers import Answers, Question, Verdicts, part
+from topowise_scheduler.ledger.answers import Answers, Question, Verdicts
 from topowise_scheduler.overlay.preemption import Choice
 from topowise_scheduler.overlay.scale_up.template_nodes import TemplateNodes
 from topowise_scheduler.serve.extender import binding, replies, wire
@@ -35,8 +34,8 @@ from topowise_scheduler.serve.extender.replies import (
     check_ready,
     warn_of_unknown,
 )
-from topowise_scheduler.serve.extender.shortlist import Shortened, Shortlist
 from topowise_scheduler.verdicts.engine import Outcome
+from topowise_scheduler.verdicts.refusals import Refusal
 
 _NO_VICTIMS: Final = Choice((), 0)
 
@@ -53,8 +52,7 @@ class Verbs:
     """filter, prioritize and preempt.
 
     `observer` is called for every decision. With `scores_ahead`, scores are computed after a filter, while
-    kube-scheduler runs its own plug-ins. With a `shortlist`, an answer to filter may name fewer nodes as fitting.
-    `templates` answers about whole Nodes that the cluster does not have.
+    kube-scheduler runs its own plug-ins. `templates` answers about whole Nodes that the cluster does not have.
     """
 
     def __init__(
@@ -65,7 +63,6 @@ class Verbs:
         *,
         observer: Observer | None = None,
         scores_ahead: bool = True,
-        shortlist: Shortlist | None = None,
         templates: TemplateNodes | None = None,
     ) -> None:
         self._answers = answers
@@ -73,7 +70,6 @@ class Verbs:
         self._not_ready = not_ready
         self._observer = observer
         self._scores_ahead = scores_ahead
-        self._shortlist = shortlist
         self._templates = templates
         self._prefetched = PrefetchedScores()
         self._lists = NameLists(answers.engine)
@@ -83,20 +79,29 @@ class Verbs:
         question, names, nodes = self._read(body)
         self._prefetched.drop(question.record.uid)
         verdicts = self._answers.verdicts(question, at_once=False)
-        short = None if self._shortlist is None else self._shortlist.of(question, verdicts, body)
-        if short is None:
-            answer, fitting, _ = names.answer(verdicts)
-        else:
-            answer, fitting, _ = names.shortened(verdicts, short.among[short.chosen], short.reason)
+        named = self._best_alone(question, verdicts) if question.record.group else verdicts
+        answer, fitting, _ = names.answer(named)
         if nodes is not None:
             answer = wire.encode(
-                msgspec.structs.replace(wire.decode_result(answer), NodeNames=None, Nodes=_of(nodes, verdicts))
+                msgspec.structs.replace(wire.decode_result(answer), NodeNames=None, Nodes=_of(nodes, named))
             )
-        return Reply(answer, partial(self._after_filter, question, verdicts, fitting, short))
+        return Reply(answer, partial(self._after_filter, question, verdicts, fitting))
 
-    def _after_filter(
-        self, question: Question, verdicts: Verdicts, fitting: Names, short: Shortened | None, seconds: float
-    ) -> None:
+    def _best_alone(self, question: Question, verdicts: Verdicts) -> Verdicts:
+        """Of a gang's member only the best node fits: kube-scheduler decides the next member with this member placed in
+        its own memory, and does not report the node. Without a choice, the ledger knows the node."""
+        fitting = np.flatnonzero(verdicts.outcomes == Outcome.FITS)
+        if question.is_simulation or not question.requests.can_be_aligned or fitting.size < 2:
+            return verdicts
+        best = self._answers.best(question, fitting, 1)
+        if not best.size:
+            return verdicts
+        others = fitting[fitting != best[0]]
+        outcomes, refusals = verdicts.outcomes.copy(), verdicts.refusals.copy()
+        outcomes[others], refusals[others] = Outcome.UNRESOLVABLE, Refusal.BETTER_NODE
+        return Verdicts(outcomes, refusals, verdicts.judged_at)
+
+    def _after_filter(self, question: Question, verdicts: Verdicts, fitting: Names, seconds: float) -> None:
         if self._observer is not None:
             self._observer.filtered(question, verdicts, seconds)
         remaining = msgspec.structs.replace(question, names=fitting.names, rows=fitting.rows)
@@ -107,11 +112,8 @@ class Verbs:
         elif len(fitting.names) == 1:
             # kube-scheduler does not request the score of a single node.
             self._expect(remaining, 0, verdicts.judged_at)
-        elif self._scores_ahead or short is not None:
-            if short is None:
-                scores = self._answers.scores(remaining)
-            else:
-                scores = self._answers.scores(part(question, short.among))[short.chosen]
+        elif self._scores_ahead:
+            scores = self._answers.scores(remaining)
             self._prefetched.put(Prefetched(remaining, verdicts.judged_at, scores, fitting))
             self._lists.keep(fitting)
         self._lists.trim()

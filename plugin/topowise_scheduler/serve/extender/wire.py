@@ -36,23 +36,6 @@ class ExtenderArgs(msgspec.Struct, frozen=True):
     NodeNames: list[str] | None = None
 
 
-class _Container(msgspec.Struct, frozen=True, gc=False):
-    image: str = ""
-
-
-class _Containers(msgspec.Struct, frozen=True, gc=False):
-    containers: tuple[_Container, ...] | None = None
-    initContainers: tuple[_Container, ...] | None = None
-
-
-class _Spec(msgspec.Struct, frozen=True, gc=False):
-    spec: _Containers
-
-
-class _PodOfArgs(msgspec.Struct, frozen=True, gc=False):
-    Pod: _Spec
-
-
 class _Uid(msgspec.Struct, frozen=True, gc=False):
     uid: str = ""
     resourceVersion: str = ""
@@ -142,7 +125,6 @@ class _RawArgs(msgspec.Struct, frozen=True):
 
 
 _decode_raw = msgspec.json.Decoder(_RawArgs).decode
-_decode_images = msgspec.json.Decoder(_PodOfArgs).decode
 _decode_args = msgspec.json.Decoder(ExtenderArgs).decode
 
 
@@ -152,13 +134,6 @@ def decode_args(body: bytes) -> ExtenderArgs:
         return _decode_args(body)
     raw = _decode_raw(body)
     return ExtenderArgs(too_large(raw.Pod) or pods.decode(raw.Pod), raw.Nodes, raw.NodeNames)
-
-
-def decode_images(body: bytes) -> tuple[str, ...]:
-    """Returns the images of the pod's containers as a Node names them, sorted (normalizedImageName)."""
-    spec = _decode_images(body).Pod.spec
-    names = {container.image for container in (*(spec.containers or ()), *(spec.initContainers or ()))}
-    return tuple(sorted([name if name.rfind(":") > name.rfind("/") else f"{name}:latest" for name in names]))
 
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

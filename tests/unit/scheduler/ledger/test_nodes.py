@@ -40,7 +40,6 @@ def test_nodes_of_one_pool_share_what_is_the_same() -> None:
     assert first.allocatable is second.allocatable
     assert first.labels is second.labels
     assert first.taints is second.taints
-    assert first.images is second.images
     assert (first.label("kubernetes.io/hostname"), second.label("kubernetes.io/hostname")) == ("n1", "n2")
     assert first.label("example.com/label-3") == "value-3"
     assert first.label("example.com/label-99") is None
