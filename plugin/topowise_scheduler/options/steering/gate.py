@@ -21,7 +21,7 @@ from topowise.bounded import Bounded
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.gates.gate import Draft, Question
-from topowise_scheduler.ledger.gates.option import Cluster, Option
+from topowise_scheduler.ledger.gates.option import Cluster, CopiedNode, Expected, Option
 from topowise_scheduler.ledger.pods.demands import Demands
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import CacheUntilChange
@@ -237,6 +237,13 @@ class SteeringOption(Option):
     def expected(self, record: PodRecord, name: str) -> PodRecord:
         """See `Option`."""
         return msgspec.structs.replace(record, steered=self._expected_on(record, name))
+
+    def expected_in(self, expected: Expected, name: str, node: CopiedNode) -> Expected:
+        """See `Option`. A pod that is moved keeps the request to its node, unless another NUMA node is chosen."""
+        numa = self._expected_on(expected.record, name)
+        if numa is None:
+            return expected
+        return expected._replace(record=msgspec.structs.replace(expected.record, steered=numa))
 
     def _expected_on(self, record: PodRecord, name: str) -> int | None:
         """Returns the NUMA node of a reservation on a node that fits, None if the kubelet alone chooses."""
