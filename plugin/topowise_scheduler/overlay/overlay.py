@@ -175,9 +175,7 @@ class Overlay:
         numbered = (f"\0copy/{name}/{number}" for number in count(len(copy.placed)))
         uid = uid or next(uid for uid in numbered if uid not in copy.placed)
         alone = msgspec.structs.replace(record, uid=uid)
-        placed = [takes for other in self.changed.values() for takes in other.placed.values()]
-        taken = [device for takes in placed for device in takes]
-        expected, node = Expected(alone), CopiedNode(copy.states, copy.removed, taken)
+        expected, node = Expected(alone), CopiedNode(copy.states, copy.removed, self._taken)
         for option in options:
             expected = option.expected_in(expected, name, node)
             if expected.refusal is not None:
@@ -202,6 +200,10 @@ class Overlay:
             return placed
         leaving = msgspec.structs.replace(record, uid=uid)
         return msgspec.structs.replace(placed, overlay=placed.overlay.remove([leaving], origin))
+
+    def _taken(self) -> Sequence[Any]:
+        placed = [takes for copy in self.changed.values() for takes in copy.placed.values()]
+        return [device for takes in placed for device in takes]
 
     def _with(self, name: str, copy: NodeCopy) -> Overlay:
         overlay = Overlay(self._cluster, {**self.changed, name: copy}, seen_by=self._seen_by)

@@ -48,12 +48,12 @@ class ChangedNode(Protocol):
 
 
 class CopiedNode(NamedTuple):
-    """A node of an overlay: its possible states, and the UIDs of pods that have left. `taken`: what the pods that were
-    placed on any node of the overlay take (`Expected`)."""
+    """A node of an overlay: its possible states, and the UIDs of pods that have left. `taken` returns what the pods take
+    that were placed on any node of the overlay (`Expected`)."""
 
     states: Sequence[Kubelet]
     removed: Collection[str]
-    taken: Sequence[Any]
+    taken: Callable[[], Sequence[Any]]
 
 
 class Expected(NamedTuple):

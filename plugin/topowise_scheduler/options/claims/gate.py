@@ -228,7 +228,7 @@ class ClaimOption(Option):
         record = expected.record
         if not self.nodes.applies(record):
             return expected
-        devices, near = self.nodes.once_placed(record, name, node.removed, node.taken)
+        devices, near = self.nodes.once_placed(record, name, node.removed, node.taken())
         if devices.is_short:
             return expected._replace(refusal=lacks_devices(devices.problem).words)
         is_known = not devices.problem
