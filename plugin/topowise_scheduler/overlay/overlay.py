@@ -6,7 +6,7 @@ an overlay may be kept, thrown away, or changed in two ways; a change costs what
 `Overlay.place` is the one trial of a pod, in a fixed order: kube-scheduler's own checks with the sums of the overlay,
 the gates that no placed pod opens, the kubelet in every state that the node may be in, and whether the devices of
 device plug-ins are near each other. The devices of claims come before the kubelet, because it may be told their NUMA
-node.
+node. A node that the cluster does not have yet is asked in the same order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from topowise_scheduler.options.claims.objects import DeviceRequestAllocationRes
 from topowise_scheduler.options.steering.choice import Demand, refusal_of
 from topowise_scheduler.overlay.trial import Trial, spec_of
 from topowise_scheduler.verdicts import kube_scheduler
-from topowise_scheduler.verdicts.kube_scheduler import Node, lacks_devices
+from topowise_scheduler.verdicts.kube_scheduler import Node, Objection, lacks_devices
+from topowise_scheduler.verdicts.policy_annotations import POLICIES
 from topowise_scheduler.verdicts.refusals import Reason, Refusal
 
 Check = Literal["amounts", "kube-scheduler", "gates", "claims", "kubelet", "affinity"]
@@ -50,14 +51,17 @@ class NodeCopy(msgspec.Struct, frozen=True):
 
     `requested`: by how much its summed requests differ, with the number of pods as "pods". `placed`: by UID the pods
     that were placed, with the devices of their claims; which devices of device plug-ins they get is not known.
-    `removed`: UIDs of pods of the cluster. `node`: the Node object of a node that the cluster does not have, whose
-    `requested` are all requests.
+    `removed`: UIDs of pods of the cluster.
+
+    A node that the cluster does not have is `like` a node of it, which has the same devices, or like none (""). `node`
+    is its Node object, None if kube-scheduler's own checks are not asked, and `requested` are all its requests.
     """
 
     states: tuple[Kubelet, ...]
     requested: Mapping[str, int] = {}
     placed: Mapping[str, Devices] = {}
     removed: tuple[str, ...] = ()
+    like: str | None = None
     node: Node | None = None
 
     def admit(self, record: PodRecord, claimed: Devices = ()) -> NodeCopy | Unfit:
@@ -71,30 +75,8 @@ class NodeCopy(msgspec.Struct, frozen=True):
             states.append(after)
         requested = dict(self.requested)
         kube_scheduler.add(requested, record.needs)
-        return NodeCopy(tuple(states), requested, {**self.placed, record.uid: claimed}, self.removed, self.node)
-
-    def admit_new(self, record: PodRecord) -> NodeCopy | Unfit:
-        """Returns a node that the cluster does not have with the pod, unless kube-scheduler's own checks or the kubelet
-        refuse it."""
-        assert self.node is not None
-        if record.needs is None:
-            return _unreadable(record)
-        refusal = kube_scheduler.refusal(self.node, spec_of(record), record.needs, self.requested)
-        if refusal is not None:
-            return Unfit("kube-scheduler", refusal.words, refusal.text)
-        return self.admit_steered(record)
-
-    def admit_steered(self, record: PodRecord) -> NodeCopy | Unfit:
-        """Returns the node with the pod on the NUMA node that it requires, if it requires one."""
-        numa = record.demands.numa_node
-        if numa is None:
-            return self.admit(record)
-        after = self.admit(msgspec.structs.replace(record, steered=numa))
-        if isinstance(after, NodeCopy):
-            # Some kubelets admit a pod elsewhere.
-            refusal = refusal_of(self.states, views_of(record), [Demand(frozenset((numa,)), f"numa-node {numa}")])
-            return Unfit("gates", refusal) if refusal else after
-        return after
+        placed = {**self.placed, record.uid: claimed}
+        return msgspec.structs.replace(self, states=tuple(states), requested=requested, placed=placed)
 
     def without(self, records: Iterable[PodRecord]) -> NodeCopy:
         """Returns the node after these pods have ended, in this order."""
@@ -107,7 +89,7 @@ class NodeCopy(msgspec.Struct, frozen=True):
                 removed.append(record.uid)
             uids.append(record.uid)
         states = tuple([state.without(uids) for state in self.states])
-        return NodeCopy(states, requested, placed, tuple(removed), self.node)
+        return msgspec.structs.replace(self, states=states, requested=requested, placed=placed, removed=tuple(removed))
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -166,12 +148,10 @@ class Overlay:
         if record.needs is None or record.is_too_large:
             return _unreadable(record)
         copy = self.node(name, record)
-        exclusion, short = self._cluster.opposition(record, name, copy.requested, copy.removed)
-        refusal = exclusion or short
+        refusal = self._objection(record, name, copy)
         if refusal is not None:
             return Unfit("kube-scheduler", refusal.words, refusal.text)
-        gates = self._cluster.ledger.gates
-        if closed := gates.standing(record, name) or gates.numa_node.refusal(record, name, copy.removed):
+        if closed := self._closed(record, name, copy):
             return Unfit("gates", closed)
         numbered = (f"\0copy/{name}/{number}" for number in count(len(copy.placed)))
         uid = uid or next(uid for uid in numbered if uid not in copy.placed)
@@ -183,9 +163,9 @@ class Overlay:
         after = copy.admit(record, claimed)
         if isinstance(after, Unfit):
             return after
-        if closed := gates.numa_node.refusal_in(alone, name, copy.states):
+        if closed := self._elsewhere(alone, name, copy):
             return Unfit("gates", closed)
-        far = self._cluster.answers.affinity_refusal(record, name, copy.states, tuple(copy.placed))
+        far = self._cluster.answers.affinity_refusal(record, copy.like or name, copy.states, tuple(copy.placed))
         return Unfit("affinity", far) if far else Placement(self._with(name, after), name, record, knows_devices)
 
     def remove(self, records: Iterable[PodRecord], name: str) -> Overlay:
@@ -205,13 +185,39 @@ class Overlay:
         overlay._untouched = self._untouched
         return overlay
 
+    def _objection(self, record: PodRecord, name: str, copy: NodeCopy) -> Objection | None:
+        """Returns kube-scheduler's own refusal."""
+        if copy.like is None:
+            exclusion, short = self._cluster.opposition(record, name, copy.requested, copy.removed)
+            return exclusion or short
+        if copy.node is None or record.needs is None:
+            return None
+        return kube_scheduler.refusal(copy.node, spec_of(record), record.needs, copy.requested)
+
+    def _closed(self, record: PodRecord, name: str, copy: NodeCopy) -> Refusal | None:
+        """Returns the refusal of the gates that no placed pod opens. Of these only policies matter for a new node."""
+        if copy.like is None:
+            gates = self._cluster.ledger.gates
+            return gates.standing(record, name) or gates.numa_node.refusal(record, name, copy.removed)
+        policies = {POLICIES.index(state.settings.topology.policy) for state in copy.states}
+        rules = record.demands.policy.rules()
+        return next((refusal for accepted, refusal in rules if not policies.issubset(accepted)), None)
+
+    def _elsewhere(self, record: PodRecord, name: str, copy: NodeCopy) -> Refusal | None:
+        """Returns the refusal of a node whose kubelet admits the pod, but not on a NUMA node that it requires."""
+        if copy.like is None:
+            return self._cluster.ledger.gates.numa_node.refusal_in(record, name, copy.states)
+        numa = record.demands.numa_node
+        demands = [] if numa is None else [Demand(frozenset((numa,)), f"numa-node {numa}")]
+        return refusal_of(copy.states, views_of(record), demands) if demands else None
+
     def _expected(self, record: PodRecord, name: str, copy: NodeCopy) -> tuple[PodRecord, Devices, bool] | Unfit:
         """Returns the pod as the kubelet of the node would get it, the devices of its claims, and whether they are
         known; or the refusal of a node without such devices."""
         gates = self._cluster.ledger.gates
         claimed: Devices = ()
         is_known = True
-        if gates.claims.applies(record):
+        if gates.claims.applies(record) and copy.like is None:
             placed = [devices for other in self.changed.values() for devices in other.placed.values()]
             taken = [device for devices in placed for device in devices]
             expected = gates.claims.expected_in(record, name, copy.states, taken=taken, leaving=copy.removed)

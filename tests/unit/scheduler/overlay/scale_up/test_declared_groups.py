@@ -37,7 +37,7 @@ def entry(**fields: Any) -> NodeGroup:
 
 
 def refusal(profile: Profile, cpu: str, **fields: Any) -> str:
-    return node_groups.refusal(profile, Service().put(pod("p", cpu, **fields)))
+    return node_groups.refusal(Service().trial, profile, Service().put(pod("p", cpu, **fields)))
 
 
 def saved(topology: nrt.NodeResourceTopology | None = None) -> bytes:
@@ -50,7 +50,7 @@ def saved(topology: nrt.NodeResourceTopology | None = None) -> bytes:
 def test_a_saved_object_is_the_empty_node(text: bytes) -> None:
     profile = profile_of(entry(allocatable={"pods": "110"}), {"node.json": text}, KEYS)
     assert profile.group == (("pool", "gpu"),)
-    assert profile.source == ""
+    assert profile.empty.like == ""
     assert not refusal(profile, "4")
     assert refusal(profile, "5") == "its kubelet cannot align the pod"
 
@@ -85,7 +85,8 @@ def constrained(profile: Profile, cpu: str, **spec: Any) -> str:
     document = pod("p", cpu)
     document["spec"].update(spec)
     decoded = msgspec.json.decode(msgspec.json.encode(document), type=node_groups.Pod)
-    return node_groups.refusal(profile, Service().trial.record(decoded))
+    cluster = Service().trial
+    return node_groups.refusal(cluster, profile, cluster.record(decoded))
 
 
 @pytest.mark.parametrize(
