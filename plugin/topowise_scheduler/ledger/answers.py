@@ -225,24 +225,29 @@ class Answers:
         """Returns whether a node on which the pod fits may still refuse it, by its kubelet's own choice of devices."""
         return self._gates.affinity.may_be_refused(record, name)
 
-    def is_in_vain(self, question: Question, name: str, gone: Collection[str]) -> bool:
-        """Returns whether the devices would still be farther apart than the pod requires without the pods `gone`, or
-        the devices of its claims would be missing, or not near."""
-        record = question.record
-        if self._gates.affinity.refusal(record, name, gone):
-            return True
-        if not self._gates.claims.applies(record):
-            return False
-        if self._gates.claimed.shortage(record, name, gone) is not None:
-            return True
-        return any(gate.refusal(record, name, gone) for gate in (self._gates.numa_node, self._gates.claims))
+    def takes_without(self, record: PodRecord, name: str, gone: Collection[str]) -> bool:
+        """Returns whether all gates let the pod on a node, and no device of its claims is missing, without the pods
+        `gone` (UIDs)."""
+        return not self._lacks_devices(record, name, gone) and self._gates.all(record, name, gone) is None
 
-    def accepts(self, question: Question, name: str) -> Callable[[Collection[str]], bool] | None:
-        """Returns whether the pod would have its claimed devices, as near as it requires, once pods (UIDs) have left;
-        None for a pod without claims."""
-        if not self._gates.claims.applies(question.record):
+    def accepts(
+        self, record: PodRecord, name: str, leaving: Collection[str] = ()
+    ) -> Callable[[Collection[str]], bool] | None:
+        """Returns what of `takes_without` its kubelet does not decide, for further pods (UIDs) than those `leaving`:
+        whether the pod would have its claimed devices, as near as it requires. None for a pod without claims."""
+        if not self._gates.claims.applies(record):
             return None
-        return lambda gone: not self.is_in_vain(question, name, gone)
+        gates = (self._gates.affinity, self._gates.numa_node, self._gates.claims)
+
+        def accept(gone: Collection[str]) -> bool:
+            gone = {*leaving, *gone}
+            lacks_devices = self._lacks_devices(record, name, gone)
+            return not lacks_devices and not any(gate.refusal(record, name, gone) for gate in gates)
+
+        return accept
+
+    def _lacks_devices(self, record: PodRecord, name: str, gone: Collection[str]) -> bool:
+        return self._gates.claims.applies(record) and self._gates.claimed.shortage(record, name, gone) is not None
 
     def ratings(self, question: Question, strategy: Strategy | None = None) -> Ratings:
         """Returns the ratings of the nodes on which the pod fits, of each by that node alone."""

@@ -115,14 +115,13 @@ def _claim_reader(core: Core) -> ClaimReader | None:
 
 
 def _volcano(core: Core) -> dict[str, Verb]:
-    settings, ledger = core.settings, core.ledger
-    allocations = Allocations(ledger, clock.monotonic)
+    settings, allocations = core.settings, Allocations(core.ledger, clock.monotonic)
     return volcano.table(
         volcano.Verbs(
-            core.answers,
+            core.trial,
             core.records,
             allocations,
-            Victims(ledger, allocations, core.budgets),
+            Victims(core.trial, allocations, core.budgets),
             core.strategy(settings.volcano.strategy),
             core.not_synced,
         )
