@@ -16,7 +16,6 @@ import msgspec
 from topowise.pods import Amounts
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.node_identity import constant_parts
-from topowise_scheduler.kubelet.trial import place
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import STARTUP_TAINT
 from topowise_scheduler.ledger.pods.records import PodRecord
@@ -123,7 +122,7 @@ def template(node: Node) -> Node:
 def is_daemon(pod: Pod) -> bool:
     """Returns whether each node of a group runs such a pod: a pod of a DaemonSet, or a static pod."""
     owners = pod.metadata.ownerReferences or ()
-    return MIRROR in (pod.metadata.annotations or {}) or any(owner.kind == "DaemonSet" for owner in owners)
+    return MIRROR in (pod.metadata.annotations or {}) or any(owner.kind in ("DaemonSet", "Node") for owner in owners)
 
 
 def with_new_node(cluster: Trial, profile: Profile) -> Overlay:
@@ -139,11 +138,11 @@ def refusal(cluster: Trial, profile: Profile, record: PodRecord) -> str:
 
 def _with_daemons(empty: Kubelet, records: Iterable[PodRecord]) -> Kubelet:
     """Returns the node with these pods; a pod that does not fit is left out."""
-    state = empty
+    node = NodeCopy((empty,))
     for record in records:
-        placed = None if record.needs is None else place((state,), record.view)
-        state = state if placed is None else placed[0]
-    return state
+        placed = None if record.needs is None else node.admit(record)
+        node = placed if isinstance(placed, NodeCopy) else node
+    return node.states[0]
 
 
 def _is_temporary(taint: Taint) -> bool:
