@@ -40,7 +40,7 @@ from topowise_scheduler.overlay.scale_up.packing import PlannedNode
 from topowise_scheduler.overlay.scale_up.placeholders import LABEL, Placeholder
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.report import timestamps
-from topowise_scheduler.verdicts.kube_scheduler import Node, Pod
+from topowise_scheduler.verdicts.kube_scheduler import Node, Pod, is_daemon
 
 log = logging.getLogger(__name__)
 
@@ -278,7 +278,7 @@ class ScaleUp:
         changed_at = self._ledger.node_states.changed_at(source.name)
         at, daemons = self._daemons.get(source.name, (-1, []))
         if at != changed_at:
-            pods = [pod for pod in await pod_lists.on_node(self._api, source.name) if node_groups.is_daemon(pod)]
+            pods = [pod for pod in await pod_lists.on_node(self._api, source.name) if is_daemon(pod)]
             daemons = list(self._records(pods))
             self._daemons = {name: entry for name, entry in self._daemons.items() if name in self._nodes}
             self._daemons[source.name] = changed_at, daemons

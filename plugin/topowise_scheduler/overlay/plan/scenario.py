@@ -32,12 +32,11 @@ from topowise_scheduler.overlay.plan.values import (
     Workload,
     WorkloadResult,
 )
-from topowise_scheduler.overlay.scale_up.node_groups import is_daemon
 from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger, reported_state
 from topowise_scheduler.report import Report, kubelet_of
 from topowise_scheduler.report.restart_forecast import NodeRestart, foresee_state
 from topowise_scheduler.verdicts import kube_scheduler
-from topowise_scheduler.verdicts.kube_scheduler import Pod, unbound, unexamined
+from topowise_scheduler.verdicts.kube_scheduler import Pod, is_daemon, unbound, unexamined
 
 _replace = msgspec.structs.replace
 _RESOURCES: Final = ("cpu", "memory")

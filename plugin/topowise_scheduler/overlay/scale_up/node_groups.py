@@ -22,7 +22,7 @@ from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.overlay import NodeCopy, Overlay, Unfit
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler
-from topowise_scheduler.verdicts.kube_scheduler import MIRROR, Node, Pod, Taint
+from topowise_scheduler.verdicts.kube_scheduler import Node, Taint
 
 GroupLabels = tuple[tuple[str, str], ...]
 """The group labels that a node has, sorted by key."""
@@ -117,12 +117,6 @@ def template(node: Node) -> Node:
         created="",
         images=(),
     )
-
-
-def is_daemon(pod: Pod) -> bool:
-    """Returns whether each node of a group runs such a pod: a pod of a DaemonSet, or a static pod."""
-    owners = pod.metadata.ownerReferences or ()
-    return MIRROR in (pod.metadata.annotations or {}) or any(owner.kind in ("DaemonSet", "Node") for owner in owners)
 
 
 def with_new_node(cluster: Trial, profile: Profile) -> Overlay:

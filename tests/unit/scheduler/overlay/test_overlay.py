@@ -149,9 +149,11 @@ def test_a_new_node_answers_as_a_node_of_the_cluster_that_is_like_it(seed: int) 
     trial = clusters.base.trial
     for name in clusters.names:
         states = Overlay(trial).node(name).states
-        # Only the cluster knows how many markers a node has.
-        is_steering = bool(clusters.base.ledger.gates.numa_node._markers(name))
-        copy = NodeCopy(states, trial.used(clusters.made(), name), like=name, node=trial.node(name))
+        node = trial.node(name)
+        assert node is not None
+        # A new node is not asked for its markers.
+        is_steering = RESOURCE in node.allocatable
+        copy = NodeCopy(states, trial.used(clusters.made(), name), like=name, node=node)
         known, new = Overlay(trial), Overlay(trial, {"\0new": copy})
         for record in [clusters.made() for _ in range(8)]:
             if record.demands.numa_node is not None and not is_steering:

@@ -15,6 +15,7 @@ from topowise_scheduler.configuration import NodeGroup, NodeTaint
 from topowise_scheduler.overlay.scale_up import node_groups
 from topowise_scheduler.overlay.scale_up.declared_groups import profile_of, profiles_of
 from topowise_scheduler.overlay.scale_up.node_groups import Profile
+from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 KEYS = ("pool",)
 HEAD = b"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -84,7 +85,7 @@ def test_taints_labels_and_daemon_pods_count() -> None:
 def constrained(profile: Profile, cpu: str, **spec: Any) -> str:
     document = pod("p", cpu)
     document["spec"].update(spec)
-    decoded = msgspec.json.decode(msgspec.json.encode(document), type=node_groups.Pod)
+    decoded = msgspec.json.decode(msgspec.json.encode(document), type=Pod)
     cluster = Service().trial
     return node_groups.refusal(cluster, profile, cluster.record(decoded))
 
