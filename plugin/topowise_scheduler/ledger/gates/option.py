@@ -48,8 +48,8 @@ class ChangedNode(Protocol):
 
 
 class CopiedNode(NamedTuple):
-    """A node of an overlay: its possible states, and the UIDs of pods that have left. `taken` returns what the pods
-    take that were placed on any node of the overlay (`Expected`)."""
+    """A node of an overlay: its possible states, and the UIDs of pods that have left. `taken` returns what pods
+    that were placed on any node of the overlay take (`Expected`)."""
 
     states: Sequence[Kubelet]
     removed: Collection[str]
