@@ -179,9 +179,8 @@ class ScaleUp:
     ) -> budget.Facts:
         name, age = placeholder.node, self._now() - placeholder.created
         states = [self._ledger.pods.of(pod.uid) for pod in placeholder.pods]
-        placed = self._workloads.placed
         where = [state.node for state in states if state.is_assigned]
-        where += [placed[pod.uid] for pod in placeholder.pods if pod.uid in placed]
+        where += self._workloads.nodes_of({pod.uid for pod in placeholder.pods})
         # The autoscaler may have added several nodes, and kube-scheduler chooses among them.
         added = {node.name for node in members if _is_added_after(placeholder, node)}
         on_node = sum(node in added for node in where)
