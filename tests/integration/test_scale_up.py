@@ -175,7 +175,7 @@ async def test_a_declared_group_without_a_node_is_requested(server: ApiServer, a
     kubelet_of_b = Kubelet(machine(cores=8), configuration())
     amounts = {**kubelet_of_b.allocatable(), "pods": 110}
     group: GroupLabels = (("pool", "b"),)
-    declared = {group: Profile(group, "", NodeCopy((kubelet_of_b,), node=Node("", amounts, {"pool": "b"})))}
+    declared = {group: Profile(group, NodeCopy((kubelet_of_b,), like="", node=Node("", amounts, {"pool": "b"})))}
     cluster = Cluster(server, api, taken=(), declared=declared)
     waiting = await cluster.waits("w", "5")
     await cluster.leader.sync()
@@ -194,7 +194,7 @@ async def test_a_wrong_declaration_costs_a_single_node(server: ApiServer, api: A
     kubelet_of_b = Kubelet(machine(cores=8), configuration())
     amounts = {**kubelet_of_b.allocatable(), "pods": 110}
     group: GroupLabels = (("pool", "b"),)
-    declared = {group: Profile(group, "", NodeCopy((kubelet_of_b,), node=Node("", amounts, {"pool": "b"})))}
+    declared = {group: Profile(group, NodeCopy((kubelet_of_b,), like="", node=Node("", amounts, {"pool": "b"})))}
     cluster = Cluster(server, api, taken=(), declared=declared)
     for name in ("w1", "w2"):
         await cluster.waits(name, "5")

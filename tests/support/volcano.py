@@ -47,9 +47,9 @@ def node_info(name: str, tasks: Iterable[dict[str, Any]] = ()) -> dict[str, Any]
 def serving(service: Service, *, strategy: str = "NUMAAware", not_ready: NotReady = lambda: None) -> dict[str, Verb]:
     """Returns the verbs put together as the daemon does."""
     allocations = Allocations(service.ledger, service.clock)
-    victims = Victims(service.ledger, allocations, Budgets())
+    victims = Victims(service.trial, allocations, Budgets())
     chosen = strategies.make(strategy, {}, Scoring())
-    return table(Verbs(service.answers, service.records, allocations, victims, chosen, not_ready))
+    return table(Verbs(service.trial, service.records, allocations, victims, chosen, not_ready))
 
 
 class Volcano:

@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 
 from topowise.runtime.event_loop import TimeSlices, collected, sliced
-from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.ledger.answers import Question, Verdicts
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import PodRecord
@@ -85,22 +84,13 @@ class AlignmentPreemption:
 
     def still_needs(self, pod: Pod, node: str, evicted: Collection[str], remaining: Collection[str]) -> bool:
         """Returns whether the pod does not fit after the evictions so far, and would fit after the remaining ones."""
-        question = self._cluster.question(pod, [node])
-        record, accepts = question.record, self._answers.accepts(question, node)
+        record = self._cluster.question(pod, [node]).record
         exclusion, short = self._cluster.opposition(record, node)
         refusal = exclusion or short
         if refusal is not None and not self._is_for_devices(record, node, refusal):
             return False
-        needs = accepts is not None and not accepts(evicted)
-        for state in self._answers.states_for(question, node):
-            for uid in evicted:
-                state.remove(uid)
-            needs |= not trial(state, record.view(state)).admission.admitted
-            for uid in remaining:
-                state.remove(uid)
-            if not trial(state, record.view(state)).admission.admitted:
-                return False
-        return needs and not self._answers.is_in_vain(question, node, (*evicted, *remaining))
+        takes_without = self._answers.takes_without
+        return not takes_without(record, node, evicted) and takes_without(record, node, (*evicted, *remaining))
 
     async def _candidates(self, pod: Pod) -> tuple[Question, list[str]]:
         """Returns the question, and the nodes that lack only alignment; no nodes if a node takes the pod as it is."""
@@ -130,8 +120,7 @@ class AlignmentPreemption:
                 yield names[at], refusal is None
 
     def _on(self, question: Question, name: str, max_victims: int, spared: Collection[str]) -> Victims | None:
-        states = self._answers.states_for(question, name)
-        state = next(states, None)
+        state = next(self._answers.states_for(question, name), None)
         if state is None:
             return None
         record = question.record
@@ -139,15 +128,10 @@ class AlignmentPreemption:
         lower = [pod.uid for pod in pods.values() if pod.priority < record.priority]
         if self._ledger.gates.shortage(record, name, lower) is not None:
             return None
-        accepts = self._answers.accepts(question, name)
-        choice = preemption.choose_for_all(
-            state, states, record.view, record.priority, pods.values(), (), self._budgets, accepts
-        )
+        choice = preemption.choose_on(self._answers, record, name, state, pods.values(), self._budgets)
         if choice is None or choice.violations or len(choice.victims) > max_victims:
             return None
         if not self._answers.is_certain(record, name, choice.victims):
-            return None
-        if self._answers.is_in_vain(question, name, choice.victims):
             return None
         victims = tuple([pods[uid] for uid in choice.victims])
         # The eviction API refuses a pod with two budgets.

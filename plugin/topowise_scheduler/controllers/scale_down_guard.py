@@ -28,11 +28,10 @@ from topowise_scheduler.controllers import controller, objects, pod_lists
 from topowise_scheduler.ledger.gates.gate import may_get_exclusive
 from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacer
 from topowise_scheduler.overlay.overlay import NodeCopy, Overlay
-from topowise_scheduler.overlay.scale_up.node_groups import is_daemon
 from topowise_scheduler.overlay.scale_up.relocations import Relocations
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler
-from topowise_scheduler.verdicts.kube_scheduler import GUARD_ANNOTATION, SCALE_DOWN_DISABLED, Pod
+from topowise_scheduler.verdicts.kube_scheduler import GUARD_ANNOTATION, SCALE_DOWN_DISABLED, Pod, is_daemon
 
 log = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from topowise_scheduler.overlay.scale_up.packing import PlannedNode
 from topowise_scheduler.overlay.scale_up.placeholders import LABEL, Placeholder
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.report import timestamps
-from topowise_scheduler.verdicts.kube_scheduler import Node, Pod
+from topowise_scheduler.verdicts.kube_scheduler import Node, Pod, is_daemon
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class ScaleUp:
     ) -> None:
         self._api = api
         self._demand = demand
-        self._ledger, self._answers, self._nodes = cluster.ledger, cluster.answers, cluster.nodes
+        self._cluster, self._ledger, self._nodes = cluster, cluster.ledger, cluster.nodes
         self._workloads = workloads
         self._settings = settings
         self._declared = declared or {}
@@ -179,9 +179,8 @@ class ScaleUp:
     ) -> budget.Facts:
         name, age = placeholder.node, self._now() - placeholder.created
         states = [self._ledger.pods.of(pod.uid) for pod in placeholder.pods]
-        placed = self._workloads.placed
         where = [state.node for state in states if state.is_assigned]
-        where += [placed[pod.uid] for pod in placeholder.pods if pod.uid in placed]
+        where += self._workloads.nodes_of({pod.uid for pod in placeholder.pods})
         # The autoscaler may have added several nodes, and kube-scheduler chooses among them.
         added = {node.name for node in members if _is_added_after(placeholder, node)}
         on_node = sum(node in added for node in where)
@@ -195,7 +194,9 @@ class ScaleUp:
             return budget.Facts(age, len(waiting), len(where), on_node, has_node=node is not None, refusal=refusal)
         since = self._reported.setdefault(name, self._clock())
         profile = await self._profile(placeholder.group, [node])
-        refusals = [] if profile is None else [node_groups.refusal(profile, record) for record in waiting]
+        refusals = (
+            [] if profile is None else [node_groups.refusal(self._cluster, profile, record) for record in waiting]
+        )
         refusal = refusal or next(filter(None, refusals), "")
         return budget.Facts(
             age, len(waiting), len(where), on_node, has_node=True, reported_for=self._clock() - since, refusal=refusal
@@ -223,11 +224,12 @@ class ScaleUp:
             if (profile := await self._profile(group, members)) is not None:
                 profiles[group] = profile
         ordered = sorted(profiles.values(), key=_size)
-        coming = [packing.empty_node(profiles[group]) for group in self._coming(known, groups) if group in profiles]
+        are_coming = [profiles[group] for group in self._coming(known, groups) if group in profiles]
+        coming = [packing.empty_node(self._cluster, profile) for profile in are_coming]
         turns = {record.uid: turn for turn, record in enumerate(wanted)}
         requests: list[tuple[int, str, Sequence[PlannedNode]]] = []
         for records in units(wanted):
-            plan, gang = packing.pack(records, ordered, coming, self._suits), records[0].group
+            plan, gang = packing.pack(self._cluster, records, ordered, coming), records[0].group
             if gang and plan.unplaced:
                 count = plural(len(plan.unplaced), "pod")
                 refusals[gang] = f"{count} would not be aligned by an empty node of a group that may be requested now"
@@ -275,7 +277,7 @@ class ScaleUp:
         changed_at = self._ledger.node_states.changed_at(source.name)
         at, daemons = self._daemons.get(source.name, (-1, []))
         if at != changed_at:
-            pods = [pod for pod in await pod_lists.on_node(self._api, source.name) if node_groups.is_daemon(pod)]
+            pods = [pod for pod in await pod_lists.on_node(self._api, source.name) if is_daemon(pod)]
             daemons = list(self._records(pods))
             self._daemons = {name: entry for name, entry in self._daemons.items() if name in self._nodes}
             self._daemons[source.name] = changed_at, daemons
@@ -285,13 +287,7 @@ class ScaleUp:
         for pod in pods:
             # The kubelet runs the pod, so a pod that cannot be read here has no amounts that matter.
             with contextlib.suppress(ParseError):
-                yield self._answers.record(pod)
-
-    def _suits(self, record: PodRecord, profile: Profile) -> bool:
-        """Returns whether the annotations of a pod allow nodes of a group."""
-        if node_groups.policy_refusal(profile, record):
-            return False
-        return not self._ledger.gates.refusal_of_new(record, profile.source, profile.empty.states)
+                yield self._cluster.answers.record(pod)
 
     async def _create(self, planned: PlannedNode, known: Sequence[Placeholder], members: Sequence[Node]) -> Placeholder:
         """Creates the placeholder for a node, visible for autoscalers only after its nodes are excluded."""

@@ -91,10 +91,11 @@ class WorkloadPods:
         """Returns by UID the pods that need a node."""
         return {uid: record for wanted in self._wanted.values() for uid, record in wanted.records.items()}
 
-    @property
-    def placed(self) -> dict[str, str]:
-        """Returns by UID the node of each pod with a place."""
-        return {uid: node for item in self._placed.values() for uid, node in item.nodes.items()}
+    def nodes_of(self, uids: Collection[str]) -> list[str]:
+        """Returns the node of each pod with a place, of the Workloads that one of these pods belongs to: a node that
+        was requested for a pod may get another pod of its Workload."""
+        placed = [item.nodes for item in self._placed.values()]
+        return [node for nodes in placed if not nodes.keys().isdisjoint(uids) for node in nodes.values()]
 
     def due(self, requested: Collection[str]) -> list[PodRecord]:
         """Returns the pods that have waited long enough, without the `requested` UIDs."""

@@ -45,17 +45,6 @@ def first_refusal(states: Iterable[Kubelet], view: View) -> str | None:
     return None
 
 
-def place(states: Iterable[Kubelet], view: View) -> tuple[Kubelet, ...] | None:
-    """Returns the states with the pod in each, None if the kubelet refuses the pod in one of them."""
-    placed = []
-    for state in states:
-        admission, after = trial(state, view(state))
-        if not admission.admitted:
-            return None
-        placed.append(after)
-    return tuple(placed)
-
-
 def place_all(node: Kubelet, views: Iterable[View]) -> Kubelet | None:
     """Returns the node with these pods, admitted in this order, None if its kubelet refuses one of them."""
     for view in views:

@@ -200,17 +200,26 @@ class Answers:
         """Returns whether a node on which the pod fits may still refuse it, by its kubelet's own choice of devices."""
         return any(option.may_be_refused(record, name) for option in self._gates.options_for(record))
 
-    def is_in_vain(self, question: Question, name: str, gone: Collection[str]) -> bool:
-        """Returns whether an option would still refuse the node without the pods `gone`."""
-        record = question.record
-        return any(option.is_in_vain(record, name, gone) for option in self._gates.options_for(record))
+    def takes_without(self, record: PodRecord, name: str, gone: Collection[str]) -> bool:
+        """Returns whether all gates let the pod on a node, and an option lacks nothing for it, without the pods `gone`
+        (UIDs)."""
+        return self._gates.shortage(record, name, gone) is None and self._gates.all(record, name, gone) is None
 
-    def accepts(self, question: Question, name: str) -> Callable[[Collection[str]], bool] | None:
-        """Returns whether the options would accept the node once pods (UIDs) have left; None if that does not depend on
-        evictions."""
-        if not self._gates.depends_on_evictions(question.record):
+    def accepts(
+        self, record: PodRecord, name: str, leaving: Collection[str] = ()
+    ) -> Callable[[Collection[str]], bool] | None:
+        """Returns what of `takes_without` its kubelet does not decide, for further pods (UIDs) than those `leaving`:
+        what the options say. None if that does not depend on evictions."""
+        if not self._gates.depends_on_evictions(record):
             return None
-        return lambda gone: not self.is_in_vain(question, name, gone)
+        options = self._gates.options_for(record)
+
+        def accept(gone: Collection[str]) -> bool:
+            gone = {*leaving, *gone}
+            refusals = (option.refusal(record, name, gone) for option in options)
+            return self._gates.shortage(record, name, gone) is None and not any(refusals)
+
+        return accept
 
     def ratings(self, question: Question, strategy: Strategy | None = None) -> Ratings:
         """Returns the ratings of the nodes on which the pod fits, of each by that node alone."""

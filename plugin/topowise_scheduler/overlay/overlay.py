@@ -5,7 +5,7 @@ an overlay may be kept, thrown away, or changed in two ways; a change costs what
 
 `Overlay.place` is the one trial of a pod, in a fixed order: kube-scheduler's own checks with the sums of the overlay,
 the gates that no placed pod opens, what the options expect of the pod, the kubelet in every state that the node may be
-in, and the options again in these states.
+in, and the options again in these states. A node that the cluster does not have yet is asked in the same order.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from topowise_scheduler.ledger.gates.option import CopiedNode, Expected
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.trial import Trial, spec_of
 from topowise_scheduler.verdicts import kube_scheduler
-from topowise_scheduler.verdicts.kube_scheduler import Node
-from topowise_scheduler.verdicts.refusals import Reason
+from topowise_scheduler.verdicts.kube_scheduler import Node, Objection
+from topowise_scheduler.verdicts.policy_annotations import POLICIES
+from topowise_scheduler.verdicts.refusals import Reason, Refusal
 
 Check = Literal["amounts", "kube-scheduler", "gates", "kubelet"]
 
@@ -46,14 +47,17 @@ class NodeCopy(msgspec.Struct, frozen=True):
 
     `requested`: by how much its summed requests differ, with the number of pods as "pods". `placed`: by UID the pods
     that were placed, with what they take of options; which devices of device plug-ins they get is not known.
-    `removed`: UIDs of pods of the cluster. `node`: the Node object of a node that the cluster does not have, whose
-    `requested` are all requests.
+    `removed`: UIDs of pods of the cluster.
+
+    A node that the cluster does not have is `like` a node of it, which has the same devices, or like none (""). `node`
+    is its Node object, None if kube-scheduler's own checks are not asked, and `requested` are all its requests.
     """
 
     states: tuple[Kubelet, ...]
     requested: Mapping[str, int] = {}
     placed: Mapping[str, Sequence[Any]] = {}
     removed: tuple[str, ...] = ()
+    like: str | None = None
     node: Node | None = None
 
     def admit(self, record: PodRecord, takes: Sequence[Any] = ()) -> NodeCopy | Unfit:
@@ -67,29 +71,8 @@ class NodeCopy(msgspec.Struct, frozen=True):
             states.append(after)
         requested = dict(self.requested)
         kube_scheduler.add(requested, record.needs)
-        return NodeCopy(tuple(states), requested, {**self.placed, record.uid: takes}, self.removed, self.node)
-
-    def admit_new(self, record: PodRecord) -> NodeCopy | Unfit:
-        """Returns a node that the cluster does not have with the pod, unless kube-scheduler's own checks or the kubelet
-        refuse it."""
-        assert self.node is not None
-        if record.needs is None:
-            return _unreadable(record)
-        refusal = kube_scheduler.refusal(self.node, spec_of(record), record.needs, self.requested)
-        if refusal is not None:
-            return Unfit("kube-scheduler", refusal.words, refusal.text)
-        return self.admit_as_demanded(record)
-
-    def admit_as_demanded(self, record: PodRecord) -> NodeCopy | Unfit:
-        """Returns the node with the pod as its demands on options want it."""
-        demands, expected = record.demands.of_options, record
-        for demand in demands:
-            expected = demand.expected(expected)
-        after = self.admit(expected)
-        if isinstance(after, NodeCopy):
-            refusal = next(filter(None, (demand.refusal_in(record, self.states) for demand in demands)), None)
-            return Unfit("gates", refusal) if refusal else after
-        return after
+        placed = {**self.placed, record.uid: takes}
+        return msgspec.structs.replace(self, states=tuple(states), requested=requested, placed=placed)
 
     def without(self, records: Iterable[PodRecord]) -> NodeCopy:
         """Returns the node after these pods have ended, in this order."""
@@ -102,7 +85,7 @@ class NodeCopy(msgspec.Struct, frozen=True):
                 removed.append(record.uid)
             uids.append(record.uid)
         states = tuple([state.without(uids) for state in self.states])
-        return NodeCopy(states, requested, placed, tuple(removed), self.node)
+        return msgspec.structs.replace(self, states=states, requested=requested, placed=placed, removed=tuple(removed))
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -133,7 +116,7 @@ class Overlay:
     def __init__(
         self, cluster: Trial, copies: Mapping[str, NodeCopy] | None = None, *, seen_by: PodRecord | None = None
     ) -> None:
-        self._cluster = cluster
+        self._cluster, self._gates = cluster, cluster.ledger.gates
         self._seen_by = seen_by
         # Shared by all overlays that are made of this one, because nobody changes them.
         self._untouched: dict[str, NodeCopy] = {}
@@ -161,33 +144,21 @@ class Overlay:
         if record.needs is None or record.is_too_large:
             return _unreadable(record)
         copy = self.node(name, record)
-        exclusion, short = self._cluster.opposition(record, name, copy.requested, copy.removed)
-        refusal = exclusion or short
+        refusal = self._objection(record, name, copy)
         if refusal is not None:
             return Unfit("kube-scheduler", refusal.words, refusal.text)
-        gates = self._cluster.ledger.gates
-        options = gates.options_for(record)
-        closed = gates.standing(record, name)
-        for option in options:
-            closed = closed or option.standing(record, name, copy.removed)
-        if closed is not None:
+        if closed := self._closed(record, name, copy):
             return Unfit("gates", closed)
         numbered = (f"\0copy/{name}/{number}" for number in count(len(copy.placed)))
         uid = uid or next(uid for uid in numbered if uid not in copy.placed)
         alone = msgspec.structs.replace(record, uid=uid)
-        placed = [takes for other in self.changed.values() for takes in other.placed.values()]
-        taken = [device for takes in placed for device in takes]
-        expected, node = Expected(alone), CopiedNode(copy.states, copy.removed, taken)
-        for option in options:
-            expected = option.expected_in(expected, name, node)
-            if expected.refusal is not None:
-                return Unfit("gates", expected.refusal)
+        expected = self._expected(alone, name, copy)
+        if expected.refusal is not None:
+            return Unfit("gates", expected.refusal)
         after = copy.admit(expected.record, expected.takes)
         if isinstance(after, Unfit):
             return after
-        for option in options:
-            closed = closed or option.refusal_in(expected.record, name, copy.states, tuple(copy.placed))
-        if closed is not None:
+        if closed := self._elsewhere(expected.record, name, copy):
             return Unfit("gates", closed)
         return Placement(self._with(name, after), name, expected.record, expected.is_certain)
 
@@ -203,10 +174,57 @@ class Overlay:
         leaving = msgspec.structs.replace(record, uid=uid)
         return msgspec.structs.replace(placed, overlay=placed.overlay.remove([leaving], origin))
 
+    def _taken(self) -> Sequence[Any]:
+        placed = [takes for copy in self.changed.values() for takes in copy.placed.values()]
+        return [device for takes in placed for device in takes]
+
     def _with(self, name: str, copy: NodeCopy) -> Overlay:
         overlay = Overlay(self._cluster, {**self.changed, name: copy}, seen_by=self._seen_by)
         overlay._untouched = self._untouched
         return overlay
+
+    def _objection(self, record: PodRecord, name: str, copy: NodeCopy) -> Objection | None:
+        """Returns kube-scheduler's own refusal."""
+        if copy.like is None:
+            exclusion, short = self._cluster.opposition(record, name, copy.requested, copy.removed)
+            return exclusion or short
+        if copy.node is None or record.needs is None:
+            return None
+        return kube_scheduler.refusal(copy.node, spec_of(record), record.needs, copy.requested)
+
+    def _closed(self, record: PodRecord, name: str, copy: NodeCopy) -> Refusal | None:
+        """Returns the refusal of the gates that no placed pod opens. Of these only policies matter for a new node."""
+        if copy.like is None:
+            options = self._gates.options_for(record)
+            refusals = (option.standing(record, name, copy.removed) for option in options)
+            return self._gates.standing(record, name) or next(filter(None, refusals), None)
+        policies = {POLICIES.index(state.settings.topology.policy) for state in copy.states}
+        rules = record.demands.policy.rules()
+        return next((refusal for accepted, refusal in rules if not policies.issubset(accepted)), None)
+
+    def _expected(self, record: PodRecord, name: str, copy: NodeCopy) -> Expected:
+        """Returns the pod as the kubelet of the node would get it, and what it takes of options."""
+        expected = Expected(record)
+        if copy.like is not None:
+            for demand in record.demands.of_options:
+                expected = expected._replace(record=demand.expected(expected.record))
+            return expected
+        node = CopiedNode(copy.states, copy.removed, self._taken)
+        for option in self._gates.options_for(record):
+            if expected.refusal is None:
+                expected = option.expected_in(expected, name, node)
+        return expected
+
+    def _elsewhere(self, record: PodRecord, name: str, copy: NodeCopy) -> Refusal | None:
+        """Returns the refusal of the options of a node whose kubelet admits the pod, but not as the pod requires."""
+        guessed = tuple(copy.placed)
+        if copy.like is None:
+            options = self._gates.options_for(record)
+            refusals = (option.refusal_in(record, name, copy.states, guessed) for option in options)
+            return next(filter(None, refusals), None)
+        demanded = (demand.refusal_in(record, copy.states) for demand in record.demands.of_options)
+        refusal = next(filter(None, demanded), None)
+        return refusal or self._gates.refusal_of_new(record, copy.like, copy.states, guessed)
 
 
 def _unreadable(record: PodRecord) -> Unfit:

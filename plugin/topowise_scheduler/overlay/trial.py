@@ -107,7 +107,7 @@ class Trial:
             return False
         if node is not None and kube_scheduler.short(node, needs, self.used(record, name, leaving)):
             return False
-        return not self.ledger.gates.all(record, name, leaving)
+        return self.answers.takes_without(record, name, leaving)
 
 
 def spec_of(record: PodRecord) -> Spec:

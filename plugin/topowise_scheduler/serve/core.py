@@ -70,9 +70,7 @@ class Core:
         self.trial = Trial(self.ledger, self.answers, self.nodes)
         self.view = ClusterView(self.trial)
         self.node_groups = _declared_groups(settings.scale_up)
-        self.templates = TemplateNodes(
-            self.ledger, self.answers, self.nodes, settings.scale_up.group_labels, self.node_groups
-        )
+        self.templates = TemplateNodes(self.trial, settings.scale_up.group_labels, self.node_groups)
         self.explainer = Explainer(api, self.view, self.not_synced)
         self.fitting = FitTogetherService(self.trial, most_reserved=settings.fit_together.most_reserved)
 

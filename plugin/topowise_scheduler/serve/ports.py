@@ -94,14 +94,13 @@ def _verbs(core: Core) -> Mapping[str, Verb]:
 
 
 def _volcano(core: Core) -> dict[str, Verb]:
-    settings, ledger = core.settings, core.ledger
-    allocations = Allocations(ledger, clock.monotonic)
+    settings, allocations = core.settings, Allocations(core.ledger, clock.monotonic)
     return volcano.table(
         volcano.Verbs(
-            core.answers,
+            core.trial,
             core.records,
             allocations,
-            Victims(ledger, allocations, core.budgets),
+            Victims(core.trial, allocations, core.budgets),
             core.strategy(settings.volcano.strategy),
             core.not_synced,
         )

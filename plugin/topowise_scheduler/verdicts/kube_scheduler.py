@@ -325,6 +325,12 @@ def _without_name(affinity: Affinity | None, name: str) -> Affinity | None:
     return msgspec.structs.replace(affinity, nodeAffinity=nodes)
 
 
+def is_daemon(pod: Pod) -> bool:
+    """Returns whether the pod belongs to its node: a static pod, or a pod of a DaemonSet."""
+    owners = pod.metadata.ownerReferences or ()
+    return MIRROR in (pod.metadata.annotations or {}) or any(owner.kind in ("DaemonSet", "Node") for owner in owners)
+
+
 def unexamined(spec: Spec) -> tuple[Unexamined, ...]:
     """The pod's requirements on its node that this module does not check."""
     affinity = spec.affinity or Affinity()

@@ -41,9 +41,8 @@ from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.steering.leases import NodeSteering
 from topowise_scheduler.overlay.overlay import NodeCopy
-from topowise_scheduler.overlay.scale_up import placeholders
+from topowise_scheduler.overlay.scale_up import packing, placeholders
 from topowise_scheduler.overlay.scale_up.node_groups import Profile
-from topowise_scheduler.overlay.scale_up.packing import PlannedNode
 from topowise_scheduler.serve.extender.binding import Binder
 from topowise_scheduler.verdicts.kube_scheduler import Node
 
@@ -63,7 +62,7 @@ EVERY_FEATURE = (
     "exporter.config.podPlacements=true",
     "steering.enabled=true",
 )
-EMPTY = NodeCopy((), node=Node(""))
+EMPTY = NodeCopy((), like="", node=Node(""))
 PODS = "/api/v1/namespaces/default/pods"
 SYSTEM = "/api/v1/namespaces/kube-system/pods"
 NODE = "/api/v1/nodes/metal-0"
@@ -143,7 +142,8 @@ def lease(name: str, metadata: Document, refusal: str = "of Leases of steering, 
 def placeholder(refusal: str, labels: Document | None = None, name: str = "", **changed: Any) -> Write:
     """A pod like a placeholder, but for these labels, this name, or these fields of its spec or its container."""
     records = [Service().put(waiting_pod("waits"))]
-    planned = PlannedNode(Profile((("pool", "a"),), "", EMPTY), EMPTY, records)
+    planned = packing.empty_node(Service().trial, Profile((("pool", "a"),), EMPTY))
+    planned.records += records
     document = placeholders.document(planned, ["metal-0"], PLACEHOLDERS, "theft")
     document["metadata"]["labels"] = document["metadata"]["labels"] if labels is None else labels
     document["metadata"]["name"] = name or document["metadata"]["name"]
@@ -487,8 +487,8 @@ class Acting:
             now=lambda: time.time() + later,
         )
         record = self.record(put(self.cluster, "to-scale-up"))
-        profile = Profile((("pool", "a"),), "metal-0", EMPTY)
-        planned = PlannedNode(profile, EMPTY, [record])
+        planned = packing.empty_node(Service().trial, Profile((("pool", "a"),), EMPTY))
+        planned.records.append(record)
         created = await leader._create(planned, [], [Node("metal-0", hostname="metal-0")])
         await leader._patch(created, placeholders.node_patch(created.uid, "metal-0", time.time()))
         await leader._patch(created, placeholders.end_patch(created.uid, "useless", "it cannot align", time.time()))

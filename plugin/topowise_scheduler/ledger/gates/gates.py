@@ -144,9 +144,11 @@ class Gates:
         objections = (option.shortage(record, name, leaving) for option in self.options_for(record))
         return next(filter(None, objections), None)
 
-    def refusal_of_new(self, record: PodRecord, name: str, states: Sequence[Kubelet]) -> Refusal | None:
+    def refusal_of_new(
+        self, record: PodRecord, name: str, states: Sequence[Kubelet], guessed: Collection[str]
+    ) -> Refusal | None:
         """Returns why an option refuses a new node that is like this node (`Option.refusal_of_new`)."""
-        refusals = (option.refusal_of_new(record, name, states) for option in self.options_for(record))
+        refusals = (option.refusal_of_new(record, name, states, guessed) for option in self.options_for(record))
         return next(filter(None, refusals), None)
 
     def depends_on_evictions(self, record: PodRecord) -> bool:

@@ -48,12 +48,12 @@ class ChangedNode(Protocol):
 
 
 class CopiedNode(NamedTuple):
-    """A node of an overlay: its possible states, and the UIDs of pods that have left. `taken`: what the pods that were
-    placed on any node of the overlay take (`Expected`)."""
+    """A node of an overlay: its possible states, and the UIDs of pods that have left. `taken` returns what pods
+    that were placed on any node of the overlay take (`Expected`)."""
 
     states: Sequence[Kubelet]
     removed: Collection[str]
-    taken: Sequence[Any]
+    taken: Callable[[], Sequence[Any]]
 
 
 class Expected(NamedTuple):
@@ -96,8 +96,11 @@ class Option:
         whose devices are not known, beside the pods of the ledger."""
         return None
 
-    def refusal_of_new(self, record: PodRecord, name: str, states: Sequence[Kubelet]) -> Refusal | None:
-        """Returns why a new node in these states, that is otherwise like this node, does not take the pod."""
+    def refusal_of_new(
+        self, record: PodRecord, name: str, states: Sequence[Kubelet], guessed: Collection[str]
+    ) -> Refusal | None:
+        """Returns why a new node in these states, that is otherwise like this node, or like none (""), does not take
+        the pod. `guessed`: see `refusal_in`."""
         return None
 
     def asking(self, nodes: int, *, is_simulation: bool) -> AbstractContextManager[Callable[[Sequence[str]], bool]]:
@@ -113,10 +116,6 @@ class Option:
     def examined(self) -> Collection[str]:
         """Returns what kube-scheduler's own checks here leave out (`kube_scheduler.unexamined`), and the option has."""
         return ()
-
-    def is_in_vain(self, record: PodRecord, name: str, leaving: Collection[str]) -> bool:
-        """Returns whether the option would refuse the node even if the pods `leaving` left."""
-        return False
 
     def depends_on_evictions(self, record: PodRecord) -> bool:
         """Returns whether evictions change what the option has for the pod."""

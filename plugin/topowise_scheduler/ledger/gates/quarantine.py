@@ -45,13 +45,12 @@ class Quarantine:
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
-        nodes = self.nodes(question.record.shape)
-        if nodes:
+        if self._until and (nodes := self.nodes(question.record.shape)):
             draft.refuse_rows(question, self._engine.rows(list(nodes)), Refusal.QUARANTINED)
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""
-        return Refusal.QUARANTINED if name in self.nodes(record.shape) else None
+        return Refusal.QUARANTINED if self._until and name in self.nodes(record.shape) else None
 
     def put(self, shape: bytes, node: str, now: float) -> None:
         """Starts or extends the quarantine of a node for pods of this shape."""

@@ -25,7 +25,6 @@ from topowise_scheduler.verdicts.refusals import Refusal
 _MAX_BYTES: Final = 4 << 20
 
 Rows = NDArray[np.int32]
-_NONE: Final[Rows] = np.zeros(0, np.int32)
 
 
 class SlowAdmissions:
@@ -50,20 +49,19 @@ class SlowAdmissions:
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
-        rows = self._closed(question.record)
-        if rows.size:
+        # Most clusters have no such node, so no pod shape needs memory.
+        if self._nodes and (rows := self._closed(question.record)).size:
             draft.refuse_rows(question, rows, Refusal.TOO_SLOW)
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""
+        if not self._nodes:
+            return None
         rows = self._closed(record)
-        return Refusal.TOO_SLOW if rows.size and self._engine.row(name) in rows[rows >= 0] else None
+        return Refusal.TOO_SLOW if self._engine.row(name) in rows[rows >= 0] else None
 
     def _closed(self, record: PodRecord) -> Rows:
         """Returns the engine's rows of nodes that would take too long with the pod."""
-        if not self._nodes:
-            # Most clusters have no such node, so no pod shape needs memory.
-            return _NONE
         return self._rows.once(record.shape, lambda: self._estimated(record))
 
     def _estimated(self, record: PodRecord) -> Rows:

@@ -177,14 +177,6 @@ class ClaimOption(Option):
         """See `Option`."""
         return (RESOURCE_CLAIMS,)
 
-    def is_in_vain(self, record: PodRecord, name: str, leaving: Collection[str]) -> bool:
-        """See `Option`."""
-        if not self.nodes.applies(record):
-            return False
-        if self.shortage(record, name, leaving) is not None or self._steering.refusal(record, name, leaving):
-            return True
-        return bool(self._refusal_by_judgement(record, name, leaving))
-
     def depends_on_evictions(self, record: PodRecord) -> bool:
         """See `Option`."""
         return self.nodes.applies(record)
@@ -228,7 +220,7 @@ class ClaimOption(Option):
         record = expected.record
         if not self.nodes.applies(record):
             return expected
-        devices, near = self.nodes.once_placed(record, name, node.removed, node.taken)
+        devices, near = self.nodes.once_placed(record, name, node.removed, node.taken())
         if devices.is_short:
             return expected._replace(refusal=lacks_devices(devices.problem).words)
         is_known = not devices.problem

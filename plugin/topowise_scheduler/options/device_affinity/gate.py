@@ -67,10 +67,6 @@ class DeviceAffinityOption(Option, Source):
         ignored = self._ignored.on(record.uid, record.priority, name)
         return self.refusal_in(record, name, self._node_states.states(name, {record.uid, *ignored, *leaving}))
 
-    def is_in_vain(self, record: PodRecord, name: str, leaving: Collection[str]) -> bool:
-        """See `Option`."""
-        return self.refusal(record, name, leaving) is not None
-
     def graded(self, question: Question, ratings: Ratings, changed: Mapping[str, ChangedNode]) -> Ratings:
         """See `Option`. Within a rank, the more terms are met the better."""
         record, terms = question.record, _terms(question.record)
@@ -126,9 +122,11 @@ class DeviceAffinityOption(Option, Source):
             return None
         return self._judge(record, name, states, guessed).refusal(self._settings.admits)
 
-    def refusal_of_new(self, record: PodRecord, name: str, states: Sequence[Kubelet]) -> Refusal | None:
+    def refusal_of_new(
+        self, record: PodRecord, name: str, states: Sequence[Kubelet], guessed: Collection[str]
+    ) -> Refusal | None:
         """See `Option`."""
-        return self.refusal_in(record, name, states)
+        return self.refusal_in(record, name, states, guessed)
 
     def of(self, record: PodRecord, name: str) -> AffinityVerdict:
         """Returns the affinity verdict of the node for a pod with affinity terms, whose amounts must be readable."""

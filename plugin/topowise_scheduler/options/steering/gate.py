@@ -21,16 +21,13 @@ from topowise.bounded import Bounded
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.gates.gate import Draft, Question
-from topowise_scheduler.ledger.gates.option import Cluster, Option
-from topowise_scheduler.ledger.node.node_state import NodeState
-from topowise_scheduler.ledger.node.uncertainty import is_chosen
+from topowise_scheduler.ledger.gates.option import Cluster, CopiedNode, Expected, Option
 from topowise_scheduler.ledger.pods.demands import Demands
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import CacheUntilChange
 from topowise_scheduler.options.steering.annotation import NO_DEMAND
 from topowise_scheduler.options.steering.choice import Choice, Demand, choose, refusal_of, views_of
-from topowise_scheduler.options.steering.demands import Beside, beside, demand_of
-from topowise_scheduler.options.steering.numa_affinity import PodTerm
+from topowise_scheduler.options.steering.demands import demands_of
 from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.refusals import Refusal
 
@@ -109,7 +106,7 @@ class SteeringOption(Option):
         """See `Gate`."""
         if not _concerns(record):
             return None
-        wanted, markers = wanted_markers(record), self._markers(name)
+        wanted, markers = record.demand(NO_DEMAND).markers, self._markers(name)
         if markers is None:
             return self._unsteered_refusal(record, name, leaving)
         ignored = frozenset((*self._ignored.on(record.uid, record.priority, name), *leaving))
@@ -127,7 +124,7 @@ class SteeringOption(Option):
         node_state = self._node_states.of(name)
         if not _has_required_term(record) or node_state is None or node_state.kubelet is None:
             return refusal if _has_required_term(record) else None
-        for demand in _demands(record, node_state, node_state.kubelet, leaving):
+        for demand in demands_of(record, node_state, node_state.kubelet, leaving):
             if demand.is_required:
                 # What no label would give is the better reason.
                 return refusal if demand.numa_nodes else demand.refusal
@@ -170,7 +167,9 @@ class SteeringOption(Option):
         node_state = self._node_states.of(name)
         if node_state is None or node_state.kubelet is None:
             return Refusal.NO_SUCH_NUMA_NODE
-        demands = [demand for demand in _demands(record, node_state, node_state.kubelet, ignored) if demand.is_required]
+        demands = [
+            demand for demand in demands_of(record, node_state, node_state.kubelet, ignored) if demand.is_required
+        ]
         # Most nodes have no such pod, which takes no trial.
         impossible = next((demand for demand in demands if not demand.numa_nodes), None)
         if impossible is not None:
@@ -195,7 +194,7 @@ class SteeringOption(Option):
         if node_state is None or not states or not self._can_steer(record, name):
             return None
         record = msgspec.structs.replace(record, steered=None)
-        demands = [demand for demand in _demands(record, node_state, states[0], ()) if demand.is_required]
+        demands = [demand for demand in demands_of(record, node_state, states[0], ()) if demand.is_required]
         return refusal_of(states, views_of(record), demands)
 
     def choice(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Choice:
@@ -216,7 +215,7 @@ class SteeringOption(Option):
         states = list(self._node_states.states(name, {record.uid, *ignored}))
         if not states or node_state is None:
             return Choice()
-        demands = list(_demands(record, node_state, states[0], ignored))
+        demands = list(demands_of(record, node_state, states[0], ignored))
         for source in self._sources:
             demands += source.demands(record, name, states, leaving)
         return choose(states, views_of(record), demands)
@@ -239,6 +238,13 @@ class SteeringOption(Option):
         """See `Option`."""
         return msgspec.structs.replace(record, steered=self._expected_on(record, name))
 
+    def expected_in(self, expected: Expected, name: str, node: CopiedNode) -> Expected:
+        """See `Option`. A pod that is moved keeps the request to its node, unless another NUMA node is chosen."""
+        numa = self._expected_on(expected.record, name)
+        if numa is None:
+            return expected
+        return expected._replace(record=msgspec.structs.replace(expected.record, steered=numa))
+
     def _expected_on(self, record: PodRecord, name: str) -> int | None:
         """Returns the NUMA node of a reservation on a node that fits, None if the kubelet alone chooses."""
         required = record.demand(NO_DEMAND).numa_node
@@ -258,19 +264,6 @@ class SteeringOption(Option):
         return not is_beside and all(source.may_be_shared(record) for source in self._sources)
 
 
-def _demands(record: PodRecord, node_state: NodeState, node: Kubelet, leaving: Collection[str]) -> Iterator[Demand]:
-    """Yields what the annotations of the pod about NUMA nodes demand, and the NUMA node of a pod that is steered."""
-    if record.steered is not None:
-        yield Demand(frozenset((record.steered,)), "the request to the node")
-    demanded = record.demand(NO_DEMAND)
-    if demanded.numa_node is not None:
-        yield Demand(frozenset((demanded.numa_node,)), f"numa-node {demanded.numa_node}")
-    for term in demanded.numa_affinity:
-        demand = demand_of(term, _beside(node_state, record, term, leaving), node.node_ids)
-        if demand is not None:
-            yield demand
-
-
 def _has_required_term(record: PodRecord) -> bool:
     return any(term.strength == "require" for term in record.demand(NO_DEMAND).numa_affinity)
 
@@ -280,29 +273,6 @@ def _concerns(record: PodRecord) -> bool:
     return record.demand(NO_DEMAND) != NO_DEMAND
 
 
-def _beside(node_state: NodeState, record: PodRecord, term: PodTerm, leaving: Collection[str]) -> Beside:
-    """Returns where the pods are that a term selects: bound pods, as other pods may go elsewhere."""
-    history, node = node_state.history, node_state.kubelet
-    if node is None:
-        return Beside()
-    selected = [
-        entry
-        for entry in (*history.settled.values(), *history.log)
-        if term.selects(entry.record.namespace, entry.record.name, entry.record.labels)
-        and entry.uid != record.uid
-        and entry.uid not in leaving
-    ]
-    return beside(
-        node,
-        [(entry.record.view(node), entry.seen.listed is not None or is_chosen(entry, node)) for entry in selected],
-    )
-
-
-def wanted_markers(record: PodRecord) -> int:
-    """Returns the number of markers that a pod requests."""
-    return record.demand(NO_DEMAND).markers
-
-
 def may_be_steered(markers: Markers, record: PodRecord, name: str) -> bool:
     """Returns whether a node has markers that the pod requests."""
-    return bool(wanted_markers(record)) and bool(markers(name))
+    return bool(record.demand(NO_DEMAND).markers) and bool(markers(name))

@@ -117,8 +117,7 @@ class Scene(msgspec.Struct, frozen=True):
         """Yields the predicted changes of NUMA nodes."""
         for name, copy in sorted(self.overlay.changed.items()):
             before, after = self.overlay.untouched(name).states[0], copy.states[0]
-            empty = before.without(list(before.active))
-            free = [free_amounts.by_position(state) for state in (empty, before, after)]
+            free = [free_amounts.by_position(state) for state in (before.emptied(), before, after)]
             for numa, *amounts in zip(before.node_ids, *free, strict=True):
                 yield Change(name, numa, *amounts)
 

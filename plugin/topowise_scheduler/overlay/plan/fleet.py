@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.pods import Needs
-from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.ledger.answers import Question, part
 from topowise_scheduler.ledger.gates.gate import FITS
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.steering.gate import SteeringOption
+from topowise_scheduler.overlay.overlay import NodeCopy
 from topowise_scheduler.overlay.plan.sums import Scores, Sums
 from topowise_scheduler.overlay.plan.values import KUBE_SCHEDULER, PlanError
 from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger
@@ -218,7 +218,7 @@ class Fleet:
             if kind.kubelet_refused.get(name) == changed_at:
                 continue
             kubelet = self.ledger.kubelet(name)
-            if kubelet is None or trial(kubelet, kind.record.view(kubelet)).admission.admitted:
+            if kubelet is None or isinstance(NodeCopy((kubelet,)).admit(kind.record), NodeCopy):
                 return name
             kind.kubelet_refused[name] = changed_at
             self.kubelet_refusals += 1

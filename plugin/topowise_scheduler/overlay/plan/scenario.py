@@ -36,7 +36,7 @@ from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger, reporte
 from topowise_scheduler.report import Report, kubelet_of
 from topowise_scheduler.report.restart_forecast import NodeRestart, foresee_state
 from topowise_scheduler.verdicts import kube_scheduler
-from topowise_scheduler.verdicts.kube_scheduler import MIRROR, Pod, unbound, unexamined
+from topowise_scheduler.verdicts.kube_scheduler import Pod, is_daemon, unbound, unexamined
 
 _replace = msgspec.structs.replace
 _RESOURCES: Final = ("cpu", "memory")
@@ -123,7 +123,7 @@ def _site(scenario: Scenario) -> _Site:
     names = {changed.node.name for changed in nodes}
     # Pods without a node wait; they are not part of the plan unless they are its workload.
     leaving = list(chain.from_iterable(pods for name, pods in by_node.items() if name and name not in names))
-    site = _Site([], [], [pod for pod in leaving if not _is_of_node(pod)])
+    site = _Site([], [], [pod for pod in leaving if not is_daemon(pod)])
     originals = {node.name: node for node in inventory.nodes}
     for changed in nodes:
         name = changed.node.name
@@ -144,8 +144,8 @@ def _site(scenario: Scenario) -> _Site:
         elif scenario.existing == "restart" and forecast is not None and forecast[1] is not None:
             changed = _restarted(changed, forecast[1], forecast[0], there, site)
         else:
-            site.staying += [pod for pod in there if _is_of_node(pod)]
-            site.leaving += [pod for pod in there if not _is_of_node(pod)]
+            site.staying += [pod for pod in there if is_daemon(pod)]
+            site.leaving += [pod for pod in there if not is_daemon(pod)]
         site.nodes.append(changed)
     return site
 
@@ -187,7 +187,7 @@ def _restarted(
     for pod in there:
         name = (pod.metadata.namespace, pod.metadata.name)
         if "/".join(name) in refused:
-            site.leaving += [] if _is_of_node(pod) else [pod]
+            site.leaving += [] if is_daemon(pod) else [pod]
         else:
             names[pod.metadata.uid] = name
             site.staying.append(pod)
@@ -221,12 +221,6 @@ def _fleet(site: _Site, scenario: Scenario, scheduler: Scheduler) -> Fleet:
         if record.needs is not None and record.node in names:
             fleet.adopt(record.uid, record.node, record.needs)
     return fleet
-
-
-def _is_of_node(pod: Pod) -> bool:
-    """Returns whether the pod belongs to its node: a static pod, or a pod of a DaemonSet."""
-    owners = pod.metadata.ownerReferences or ()
-    return MIRROR in (pod.metadata.annotations or {}) or any(owner.kind in ("DaemonSet", "Node") for owner in owners)
 
 
 def _workloads_of(leaving: Sequence[Pod]) -> list[Workload]:

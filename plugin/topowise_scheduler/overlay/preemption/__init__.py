@@ -16,6 +16,6 @@ Upstream: pkg/scheduler/framework/preemption, pkg/scheduler/framework/plugins/de
 """
 
 from topowise_scheduler.overlay.preemption.roster import Choice, Running
-from topowise_scheduler.overlay.preemption.victims import choose, choose_for_all
+from topowise_scheduler.overlay.preemption.victims import choose, choose_on
 
-__all__ = ["Choice", "Running", "choose", "choose_for_all"]
+__all__ = ["Choice", "Running", "choose", "choose_on"]

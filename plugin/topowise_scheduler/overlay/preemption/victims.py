@@ -7,12 +7,12 @@ search.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
-from topowise_scheduler.kubelet.trial import trial
+from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.preemption.roster import Choice, Roster, Running
@@ -22,28 +22,35 @@ from topowise_scheduler.overlay.preemption.trials import Accepts, Trials
 MAX_TRIALS: Final = 256
 
 
-def choose_for_all(
+def choose_on(
+    answers: Answers,
+    record: PodRecord,
+    name: str,
     state: Kubelet,
-    others: Iterable[Kubelet],
-    view: Callable[[Kubelet], PodView],
-    priority: int,
     pods: Iterable[PodRecord],
-    proposed: Collection[str],
     budgets: Budgets,
-    accepts: Accepts | None = None,
+    proposed: Collection[str] = (),
+    *,
+    leaving: Collection[str] = (),
+    priority: int | None = None,
 ) -> Choice | None:
-    """The choice for the predicted state of the node, None if it does not help in some other possible state.
+    """The choice for a node of the cluster in its predicted `state`; None if the node would not take the pod then, in
+    whichever of its possible states (Answers.takes_without).
 
-    `view` returns the pod as a kubelet sees it, `pods` are the pods on the node that may be evicted. This function
-    changes the states `others`.
+    `pods` are the pods on the node that may be evicted, those `leaving` leave anyway, and `priority` replaces that of
+    the pod.
     """
     running = [
         Running(pod.uid, pod.priority, pod.status.started, budgets.matching(pod.name, pod.namespace, pod.labels))
         for pod in pods
     ]
     allowed = {key: budgets.allowed(key) for pod in running for key in pod.budgets}
-    choice = choose(state, view(state), priority, running, proposed, allowed, accepts)
-    return choice if choice is not None and all(_fits_without(other, view, choice) for other in others) else None
+    accepts = answers.accepts(record, name, leaving)
+    priority = record.priority if priority is None else priority
+    choice = choose(state, record.view(state), priority, running, proposed, allowed, accepts)
+    if choice is None or not answers.takes_without(record, name, {*leaving, *choice.victims}):
+        return None
+    return choice
 
 
 def choose(
@@ -74,9 +81,3 @@ def choose(
         if trials.holds(victims):
             return roster.choice(victims)
     return None
-
-
-def _fits_without(state: Kubelet, view: Callable[[Kubelet], PodView], choice: Choice) -> bool:
-    for uid in choice.victims:
-        state.remove(uid)
-    return trial(state, view(state)).admission.admitted

@@ -24,7 +24,8 @@ tries them again within a few seconds, and a retry that was just refused within 
 
 
 class Facts(NamedTuple):
-    """What the cluster shows of a placeholder's pods and node. Times are in seconds.
+    """What the cluster shows of a placeholder's pods and node, and of other pods of their Workload. Times are in
+    seconds.
 
     `waiting`: pods that wait. `placed`: pods on any node. `on_node`: pods on nodes that were added to the group after
     the placeholder. `has_node`: the placeholder's Node exists. `reported_for`: for how long it is reported, -1 before

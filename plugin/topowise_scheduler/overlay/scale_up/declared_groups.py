@@ -40,7 +40,7 @@ def profile_of(declared: NodeGroup, files: Mapping[str, bytes], keys: Sequence[s
     allocatable: Amounts = {**kubelet.allocatable(), **stated}
     taints = tuple([Taint(taint.key, taint.value, taint.effect) for taint in declared.taints])
     node = Node("", allocatable=allocatable, labels=dict(declared.labels), taints=taints)
-    return Profile(group, "", NodeCopy((kubelet,), used, node=node))
+    return Profile(group, NodeCopy((kubelet,), used, like="", node=node))
 
 
 def profiles_of(

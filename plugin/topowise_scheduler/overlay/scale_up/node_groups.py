@@ -16,18 +16,18 @@ import msgspec
 from topowise.pods import Amounts
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.node_identity import constant_parts
-from topowise_scheduler.kubelet.trial import place
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import STARTUP_TAINT
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay.overlay import NodeCopy
+from topowise_scheduler.overlay.overlay import NodeCopy, Overlay, Unfit
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler
-from topowise_scheduler.verdicts.kube_scheduler import MIRROR, Node, Pod, Taint
-from topowise_scheduler.verdicts.policy_annotations import POLICIES
-from topowise_scheduler.verdicts.refusals import Refusal
+from topowise_scheduler.verdicts.kube_scheduler import Node, Taint
 
 GroupLabels = tuple[tuple[str, str], ...]
 """The group labels that a node has, sorted by key."""
+NEW_NODE: Final = "\0new"
+"""The name of a new node on an overlay; no Node has such a name."""
 
 # Kubelets of a group that are examined; nodes with more differences are no group.
 _MOST_KUBELETS: Final = 8
@@ -43,15 +43,11 @@ _TEMPORARY_TAINTS: Final = (
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """The empty node of a group.
-
-    `source`: the reported node that it is made of, the newest of the group, "" for a declared group. `empty`: a Node
-    without name, hostname and temporary taints; its states are the distinct kubelets of the group, with the daemon pods
-    of `source`.
-    """
+    """The `empty` node of a group: it is like the newest reported node of the group, or like none in a declared group,
+    but without name, hostname and temporary taints. Its states are the distinct kubelets of the group, with the daemon
+    pods of that node."""
 
     group: GroupLabels
-    source: str
     empty: NodeCopy
 
     @property
@@ -105,7 +101,7 @@ def profile(
     for needs in [record.needs for record in daemons if record.needs is not None]:
         kube_scheduler.add(used, needs)
     kubelets = tuple([_with_daemons(empty, daemons) for empty in empties.values()])
-    return Profile(group, source.name, NodeCopy(kubelets, used, node=template(source)))
+    return Profile(group, NodeCopy(kubelets, used, like=source.name, node=template(source)))
 
 
 def template(node: Node) -> Node:
@@ -123,35 +119,24 @@ def template(node: Node) -> Node:
     )
 
 
-def is_daemon(pod: Pod) -> bool:
-    """Returns whether each node of a group runs such a pod: a pod of a DaemonSet, or a static pod."""
-    owners = pod.metadata.ownerReferences or ()
-    return MIRROR in (pod.metadata.annotations or {}) or any(owner.kind == "DaemonSet" for owner in owners)
+def with_new_node(cluster: Trial, profile: Profile) -> Overlay:
+    """Returns the cluster with an empty node of the group, NEW_NODE."""
+    return Overlay(cluster, {NEW_NODE: profile.empty})
 
 
-def refusal(profile: Profile, record: PodRecord) -> str:
+def refusal(cluster: Trial, profile: Profile, record: PodRecord) -> str:
     """Returns why an empty node of the group would refuse the pod, "" if it would take it."""
-    placed = profile.empty.admit_new(record)
-    if isinstance(placed, NodeCopy):
-        return ""
-    return "its kubelet cannot align the pod" if placed.check == "kubelet" else placed.text
-
-
-def policy_refusal(profile: Profile, record: PodRecord) -> Refusal | None:
-    """Returns why the Topology Manager policy of the group is not what the annotations of a pod ask for, None if it
-    is."""
-    policies = {POLICIES.index(kubelet.settings.topology.policy) for kubelet in profile.empty.states}
-    rules = record.demands.policy.rules()
-    return next((refusal for accepted, refusal in rules if not policies.issubset(accepted)), None)
+    placed = with_new_node(cluster, profile).place(record, NEW_NODE)
+    return (placed.text or "its kubelet cannot align the pod") if isinstance(placed, Unfit) else ""
 
 
 def _with_daemons(empty: Kubelet, records: Iterable[PodRecord]) -> Kubelet:
     """Returns the node with these pods; a pod that does not fit is left out."""
-    state = empty
+    node = NodeCopy((empty,))
     for record in records:
-        placed = None if record.needs is None else place((state,), record.view)
-        state = state if placed is None else placed[0]
-    return state
+        placed = None if record.needs is None else node.admit(record)
+        node = placed if isinstance(placed, NodeCopy) else node
+    return node.states[0]
 
 
 def _is_temporary(taint: Taint) -> bool:

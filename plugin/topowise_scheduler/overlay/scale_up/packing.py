@@ -6,23 +6,21 @@ that does. For pods of equal requests and a single group no packing has fewer no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import msgspec
 
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay.overlay import NodeCopy
-from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
-
-Suits = Callable[[PodRecord, Profile], bool]
-"""Returns whether a pod may go to nodes of a group at all."""
+from topowise_scheduler.overlay.overlay import Overlay, Unfit
+from topowise_scheduler.overlay.scale_up.node_groups import NEW_NODE, GroupLabels, Profile, with_new_node
+from topowise_scheduler.overlay.trial import Trial
 
 
 class PlannedNode(msgspec.Struct, eq=False):
-    """A node of a group with the pods placed on it, and no other pods but its daemon pods."""
+    """A new node of a group with the pods placed on it, and no other pods but its daemon pods."""
 
     profile: Profile
-    copy: NodeCopy
+    overlay: Overlay
     records: list[PodRecord] = msgspec.field(default_factory=list)
 
     @property
@@ -32,11 +30,12 @@ class PlannedNode(msgspec.Struct, eq=False):
 
     def take(self, record: PodRecord) -> bool:
         """Places a pod here if it fits. Returns whether it does."""
-        placed = self.copy.admit_new(record)
-        if isinstance(placed, NodeCopy):
-            self.copy = placed
-            self.records.append(record)
-        return isinstance(placed, NodeCopy)
+        placed = self.overlay.place(record, NEW_NODE)
+        if isinstance(placed, Unfit):
+            return False
+        self.overlay = placed.overlay
+        self.records.append(record)
+        return True
 
 
 class Packing(msgspec.Struct, frozen=True):
@@ -46,16 +45,13 @@ class Packing(msgspec.Struct, frozen=True):
     unplaced: Sequence[PodRecord]
 
 
-def empty_node(profile: Profile) -> PlannedNode:
+def empty_node(cluster: Trial, profile: Profile) -> PlannedNode:
     """Returns a node of a group with no pods but its daemon pods."""
-    return PlannedNode(profile, profile.empty)
+    return PlannedNode(profile, with_new_node(cluster, profile))
 
 
 def pack(
-    records: Iterable[PodRecord],
-    profiles: Sequence[Profile],
-    coming: Sequence[PlannedNode] = (),
-    suits: Suits = lambda _record, _profile: True,
+    cluster: Trial, records: Iterable[PodRecord], profiles: Sequence[Profile], coming: Sequence[PlannedNode] = ()
 ) -> Packing:
     """Returns a packing of the pods in this order. Pods are placed on the nodes `coming` too, which change by that."""
     nodes = list(coming)
@@ -64,18 +60,14 @@ def pack(
     full: dict[Hashable, int] = {}
     for record in records:
         key = (record.pod_class, record.namespace)
-        numbers = range(full.get(key, 0), len(nodes))
-        at = next((at for at in numbers if suits(record, nodes[at].profile) and nodes[at].take(record)), None)
-        if at is None and (node := _new_node(record, profiles, suits)) is not None:
-            at = len(nodes)
-            nodes.append(node)
+        at = next((at for at in range(full.get(key, 0), len(nodes)) if nodes[at].take(record)), None)
         if at is None:
-            unplaced.append(record)
-        full[key] = len(nodes) if at is None else at
+            at = len(nodes)
+            empty = (empty_node(cluster, profile) for profile in profiles)
+            new = next((node for node in empty if node.take(record)), None)
+            if new is None:
+                unplaced.append(record)
+            else:
+                nodes.append(new)
+        full[key] = at
     return Packing(nodes[len(coming) :], unplaced)
-
-
-def _new_node(record: PodRecord, profiles: Iterable[Profile], suits: Suits) -> PlannedNode | None:
-    """Returns a new node of the first group that takes the pod, with the pod."""
-    candidates = (empty_node(profile) for profile in profiles if suits(record, profile))
-    return next((node for node in candidates if node.take(record)), None)

@@ -16,14 +16,13 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.gates.gate import Question
-from topowise_scheduler.ledger.ledger import Ledger
-from topowise_scheduler.ledger.nodes import Nodes, amounts_of
+from topowise_scheduler.ledger.nodes import amounts_of
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay.overlay import Unfit
+from topowise_scheduler.overlay.overlay import Overlay, Unfit
 from topowise_scheduler.overlay.scale_up import node_groups
-from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
+from topowise_scheduler.overlay.scale_up.node_groups import NEW_NODE, GroupLabels, Profile
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.kube_scheduler import Node, NodeObject
 from topowise_scheduler.verdicts.refusals import Refusal
@@ -40,15 +39,8 @@ _decode: Final = msgspec.json.Decoder(NodeObject).decode
 class TemplateNodes:
     """`keys`: the labels that make a group; `declared`: the profiles of declared groups."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        answers: Answers,
-        nodes: Nodes,
-        keys: Sequence[str],
-        declared: Mapping[GroupLabels, Profile],
-    ) -> None:
-        self._ledger, self._answers, self._nodes = ledger, answers, nodes
+    def __init__(self, cluster: Trial, keys: Sequence[str], declared: Mapping[GroupLabels, Profile]) -> None:
+        self._cluster, self._nodes = cluster, cluster.nodes
         self._keys = keys
         self._declared = declared
         self._groups: dict[GroupLabels, list[Node]] = {}
@@ -85,18 +77,16 @@ class TemplateNodes:
             known = (node for name in self._nodes if (node := self._nodes.get(name)) is not None)
             self._groups, self._grouped_at = node_groups.groups(known, self._keys), self._nodes.changes
         members = list(islice(self._groups.get(group, ()), _MOST_MEMBERS))
-        return node_groups.profile(self._ledger, group, members, ()) or self._declared.get(group)
+        return node_groups.profile(self._cluster.ledger, group, members, ()) or self._declared.get(group)
 
     def _refusal(self, profile: Profile, record: PodRecord) -> Refusal | None:
         """Returns why the empty node of a group refuses the pod, None if it takes the pod."""
-        if refusal := node_groups.policy_refusal(profile, record):
-            return refusal
-        placed = profile.empty.admit_as_demanded(record)
-        if isinstance(placed, Unfit):
-            # Of another check the reason is a refusal of this service: kube-scheduler has been asked already.
-            assert isinstance(placed.reason, Refusal) or placed.check == "kubelet"
-            return placed.reason if isinstance(placed.reason, Refusal) else refusals.of(placed.reason, ever=True)
-        return self._ledger.gates.refusal_of_new(record, profile.source, profile.empty.states)
+        # kube-scheduler has been asked already, about the Node of the question.
+        empty = msgspec.structs.replace(profile.empty, node=None)
+        placed = Overlay(self._cluster, {NEW_NODE: empty}).place(record, NEW_NODE)
+        if not isinstance(placed, Unfit):
+            return None
+        return placed.reason if isinstance(placed.reason, Refusal) else refusals.of(placed.reason, ever=True)
 
 
 def _is_like(node: NodeObject, profile: Profile) -> bool:

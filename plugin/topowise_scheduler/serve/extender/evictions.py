@@ -47,8 +47,6 @@ class Evictions:
         chosen = {}
         for name in self._portions.of(list(compress(proposed, thinkable))):
             choice = self._on(question, name, proposed[name])
-            if choice is not None and self._answers.is_in_vain(question, name, choice.victims):
-                continue
             if choice is not None and choice.victims:
                 chosen[name] = choice
             elif choice is not None:
@@ -57,12 +55,8 @@ class Evictions:
         return chosen
 
     def _on(self, question: Question, name: str, proposal: preemption.Choice) -> preemption.Choice | None:
-        states = self._answers.states_for(question, name)
-        state = next(states, None)
+        state = next(self._answers.states_for(question, name), None)
         if state is None:
             return proposal
-        record, pods = question.record, self._ledger.pods_on(name)
-        accepts = self._answers.accepts(question, name)
-        return preemption.choose_for_all(
-            state, states, record.view, record.priority, pods, proposal.victims, self._budgets, accepts
-        )
+        pods = self._ledger.pods_on(name)
+        return preemption.choose_on(self._answers, question.record, name, state, pods, self._budgets, proposal.victims)

@@ -18,11 +18,10 @@ session would evict another pod. But only a pipelined task may be booked on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from topowise_scheduler.explain.refusal_texts import at_bind
-from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.reservations import DEFAULT_S
@@ -72,25 +71,6 @@ class Allocations:
             if until <= now or (leaving_node == node and (node_state is None or node_state.history.entry(uid) is None)):
                 del self._leaving[uid]
         return {uid for uid, (leaving_node, _) in self._leaving.items() if leaving_node == node}
-
-    def fits_in_any_order(self, record: PodRecord, node: str) -> bool:
-        """Returns whether the pods on their way to the node fit beside the pod in every order of their binds: Volcano
-        binds each pod in a goroutine of its own."""
-        return self._ledger.gates.fits_in_any_order(record, node)
-
-    def states(self, record: PodRecord, node: str) -> Iterator[Kubelet]:
-        """Yields the states that the node may have for a pod after the victims of Volcano have left
-        (CapacityGate.states)."""
-        return self._ledger.gates.capacity.states(record, node, self.leaving(node))
-
-    def are_near(self, record: PodRecord, node: str, evicted: Collection[str] = ()) -> bool:
-        """Returns whether no option would refuse the node then: devices may lie too far apart, or be missing."""
-        gone = {*self.leaving(node), *evicted}
-        return not any(option.is_in_vain(record, node, gone) for option in self._ledger.gates.options_for(record))
-
-    def must_be_steered(self, record: PodRecord, node: str) -> bool:
-        """Returns whether the pod requires a NUMA node that its kubelet has to be told before the bind."""
-        return self._ledger.gates.needs_prebind(record, node)
 
     def fits_later(self, record: PodRecord, node: str) -> bool | None:
         """Returns whether the pod fits after the victims have left and the pods that wait for them have come.

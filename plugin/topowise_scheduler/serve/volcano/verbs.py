@@ -29,8 +29,9 @@ from topowise import pods
 from topowise.bounded import Bounded
 from topowise.errors import ParseError
 from topowise_scheduler.explain.refusal_texts import TEXTS
-from topowise_scheduler.ledger.answers import Answers, Question
+from topowise_scheduler.ledger.answers import Question
 from topowise_scheduler.ledger.pods.records import PodRecord, Records
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.serve.extender.replies import (
     BadRequestError,
     NotReady,
@@ -89,14 +90,14 @@ class Verbs:
 
     def __init__(
         self,
-        answers: Answers,
+        cluster: Trial,
         records: Records,
         allocations: Allocations,
         victims: Victims,
         strategy: Strategy,
         not_ready: NotReady,
     ) -> None:
-        self._answers = answers
+        self._answers, self._gates = cluster.answers, cluster.ledger.gates
         self._pods = _Pods(records)
         self._allocations = allocations
         self._victims = victims
@@ -116,14 +117,15 @@ class Verbs:
         record, verdicts = question.record, self._answers.verdicts(question)
         outcome = Outcome(int(verdicts.outcomes[0]))
         later = None
-        if outcome is Outcome.FITS and self._allocations.must_be_steered(record, node):
+        if outcome is Outcome.FITS and self._gates.needs_prebind(record, node):
             return Reply(wire.encode(wire.PredicateResponse(TEXTS[Refusal.NOT_STEERED_BY_BINDER], Code.UNRESOLVABLE)))
         if outcome is not Outcome.UNRESOLVABLE:
             later = self._allocations.fits_later(record, node)
         if later:
             return _FITS
         if later is None and outcome is Outcome.FITS:
-            return _FITS if self._allocations.fits_in_any_order(record, node) else _OVERTAKEN
+            # Volcano binds each pod in a goroutine of its own.
+            return _FITS if self._gates.fits_in_any_order(record, node) else _OVERTAKEN
         code = _CODES.get(outcome, Code.UNSCHEDULABLE)
         return Reply(wire.encode(wire.PredicateResponse(TEXTS[verdicts.refusal(0) or Refusal.NOT_NOW], code)))
 

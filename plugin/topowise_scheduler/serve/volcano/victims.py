@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from topowise_scheduler.ledger.budgets import Budgets
-from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.node.pod_parts import holds_anything
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay import preemption
+from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.serve.volcano.allocations import Allocations
 from topowise_scheduler.serve.volcano.wire import Vote
 
@@ -29,8 +29,8 @@ _ABOVE_ALL: Final = 1 << 31
 class Victims:
     """Chooses among the pods that Volcano names."""
 
-    def __init__(self, ledger: Ledger, allocations: Allocations, budgets: Budgets) -> None:
-        self._ledger = ledger
+    def __init__(self, cluster: Trial, allocations: Allocations, budgets: Budgets) -> None:
+        self._answers, self._ledger = cluster.answers, cluster.ledger
         self._allocations = allocations
         self._budgets = budgets
 
@@ -52,12 +52,14 @@ class Victims:
         return (Vote.REJECT, set()) if Vote.REJECT in votes else (Vote.ABSTAIN, set())
 
     def _on(self, record: PodRecord, node: str, offered: set[str]) -> tuple[Vote, set[str]]:
-        states = self._allocations.states(record, node)
-        state = next(states, None)
+        leaving = self._allocations.leaving(node)
+        state = next(self._ledger.gates.capacity.states(record, node, leaving), None)
         if state is None or record.needs is None or not holds_anything(state, record.view(state)):
             return Vote.ABSTAIN, set()
         pods = [pod for pod in self._ledger.pods_on(node) if pod.uid in offered]
-        choice = preemption.choose_for_all(state, states, record.view, _ABOVE_ALL, pods, (), self._budgets)
-        if choice is None or not self._allocations.are_near(record, node, choice.victims):
+        choice = preemption.choose_on(
+            self._answers, record, node, state, pods, self._budgets, leaving=leaving, priority=_ABOVE_ALL
+        )
+        if choice is None:
             return Vote.REJECT, set()
         return (Vote.PERMIT, set(choice.victims)) if choice.victims else (Vote.ABSTAIN, set())

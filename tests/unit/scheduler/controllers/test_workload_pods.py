@@ -35,7 +35,7 @@ def test_pods_are_due_after_their_patience_and_as_a_gang(pods: WorkloadPods, clo
     clock.now += 6
     assert [(item.uid, item.group) for item in pods.due(())] == [("uid-a", "w"), ("uid-b", "w")]
     assert [item.uid for item in pods.due({"uid-a"})] == ["uid-b"]
-    assert pods.placed == {"uid-c": "n1"}
+    assert pods.nodes_of({"uid-c"}) == ["n1"]
 
 
 def test_an_answer_is_a_request_or_its_refusal(pods: WorkloadPods) -> None:
@@ -56,10 +56,11 @@ def test_a_scale_up_that_does_not_run_is_no_reason_to_wait(pods: WorkloadPods, c
 def test_only_workloads_that_are_there_want_nodes(pods: WorkloadPods, clock: Clock) -> None:
     pods.put("w", [record("a")], {})
     pods.put("v", [record("b")], {})
-    pods.fits("admitted", {"uid-c": "n1"})
+    pods.fits("admitted", {"uid-c": "n1", "uid-d": "n2"})
     assert pods.keep({"v"}) == ["w"]
     assert list(pods.waiting) == ["uid-b"]
-    assert pods.placed == {"uid-c": "n1"}, "the scale-up has not seen it yet"
+    assert pods.nodes_of({"uid-c"}) == ["n1", "n2"], "the scale-up has not seen it yet"
+    assert pods.nodes_of({"uid-b"}) == []
     clock.now += 61
     pods.keep({"v"})
-    assert pods.placed == {}
+    assert pods.nodes_of({"uid-c"}) == []

@@ -144,6 +144,32 @@ def test_random_clusters_have_every_answer() -> None:
     assert min(answers.values()) >= 5, answers
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_a_new_node_answers_as_a_node_of_the_cluster_that_is_like_it(seed: int) -> None:
+    clusters = Clusters(Random(seed))
+    trial = clusters.base.trial
+    for name in clusters.names:
+        states = Overlay(trial).node(name).states
+        node = trial.node(name)
+        assert node is not None
+        # A new node is not asked for its markers.
+        is_steering = RESOURCE in node.allocatable
+        copy = NodeCopy(states, trial.used(clusters.made(), name), like=name, node=node)
+        known, new = Overlay(trial), Overlay(trial, {"\0new": copy})
+        for record in [clusters.made() for _ in range(8)]:
+            if record.demand(NO_DEMAND).numa_node is not None and not is_steering:
+                continue
+            on_known, on_new = known.place(record, name), new.place(record, "\0new")
+            if isinstance(on_known, Placement) and isinstance(on_new, Placement):
+                known, new = on_known.overlay, on_new.overlay
+                assert seen(known.node(name))[:2] != seen(copy)[:2]
+                continue
+            assert isinstance(on_known, Unfit) and isinstance(on_new, Unfit), (on_known, on_new)
+            # The gate of NUMA nodes may refuse a node before its kubelet is asked.
+            if record.demand(NO_DEMAND).numa_node is None:
+                assert (on_new.check, on_new.reason, on_new.text) == (on_known.check, on_known.reason, on_known.text)
+
+
 def seen(copy: NodeCopy) -> tuple[Any, ...]:
     """What decides about further pods on a node."""
     free = [(free_amounts.by_position(state), state.cpu and state.cpu.available) for state in copy.states]

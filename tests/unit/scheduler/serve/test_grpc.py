@@ -73,7 +73,7 @@ async def test_a_running_pod_is_asked_about_as_it_would_come_anew(
 async def test_nodes_that_do_not_exist_are_answered_as_the_empty_node_of_their_group(service: Service) -> None:
     service.report(exact(kubelet(), name="n1"))
     service.put_node("n1", labels={"pool": "a"})
-    templates = TemplateNodes(service.ledger, service.answers, service.nodes, ("pool",), {})
+    templates = TemplateNodes(service.trial, ("pool",), {})
     scoring = grpc_api.ScoringService(service.answers, service.view, service.fitting(), lambda: None, templates)
     new = [{"metadata": {"name": f"new-{pool}", "labels": {"pool": pool}}} for pool in ("a", "b")]
     context = cast(grpc_api.Context, None)

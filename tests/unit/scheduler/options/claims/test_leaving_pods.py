@@ -26,6 +26,7 @@ from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.engine import Outcome
 from topowise_scheduler.verdicts.kube_scheduler import Node
 from topowise_scheduler.verdicts.refusals import Refusal
+from volcano import Volcano
 
 NODE = Node("n1")
 VICTIM, OTHER = "uid-victim", "uid-other"
@@ -384,3 +385,14 @@ def test_a_device_is_not_kept_for_a_nominated_pod_that_lacks_another() -> None:
     cluster.put({**wanting("1", "two"), "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
     question = cluster.question(claiming("later", "1", "new", priority=1), "n1", "n2")
     assert not cluster.answers.verdicts(question).refusal(0)
+
+
+def test_volcano_evicts_nobody_for_a_pod_that_would_lack_a_device_all_the_same() -> None:
+    cluster = service(0)
+    cluster.run("holder", "1", "gpu-0")
+    for name, cpu in (("left", "2"), ("right", "4")):
+        cluster.run(name, cpu)
+    offered = claiming("right", "4", node="n1", phase="Running", priority=0)
+    rejected, permitted = (-1, []), (1, ["right"])
+    assert Volcano(cluster).evictable(claiming("p", "4", "new"), "n1", offered) == rejected
+    assert Volcano(cluster).evictable(claiming("q", "4"), "n1", offered) == permitted

@@ -348,6 +348,8 @@ def test_the_preemptor_evicts_no_pod_where_the_devices_would_not_be_near(
     waits = msgspec.convert(wanting("p", REQUIRE, gpus=2, priority=1000, conditions=WAITS), Pod)
     assert (asyncio.run(alignment.choose(waits, 10, ())) is not None) is is_near
     assert alignment.still_needs(waits, "n1", (), ("uid-v0",)) is is_near
+    running.ledger.gates.quarantine.put(running.trial.record(waits).shape, "n1", running.clock())
+    assert not alignment.still_needs(waits, "n1", (), ("uid-v0",)), "its kubelet has just refused such a pod"
 
 
 @NEAR_ONCE_EVICTED

@@ -15,6 +15,7 @@ from topowise_scheduler.configuration import NodeGroup, NodeTaint
 from topowise_scheduler.overlay.scale_up import node_groups
 from topowise_scheduler.overlay.scale_up.declared_groups import profile_of, profiles_of
 from topowise_scheduler.overlay.scale_up.node_groups import Profile
+from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 KEYS = ("pool",)
 HEAD = b"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -37,7 +38,7 @@ def entry(**fields: Any) -> NodeGroup:
 
 
 def refusal(profile: Profile, cpu: str, **fields: Any) -> str:
-    return node_groups.refusal(profile, Service().put(pod("p", cpu, **fields)))
+    return node_groups.refusal(Service().trial, profile, Service().put(pod("p", cpu, **fields)))
 
 
 def saved(topology: nrt.NodeResourceTopology | None = None) -> bytes:
@@ -50,7 +51,7 @@ def saved(topology: nrt.NodeResourceTopology | None = None) -> bytes:
 def test_a_saved_object_is_the_empty_node(text: bytes) -> None:
     profile = profile_of(entry(allocatable={"pods": "110"}), {"node.json": text}, KEYS)
     assert profile.group == (("pool", "gpu"),)
-    assert profile.source == ""
+    assert profile.empty.like == ""
     assert not refusal(profile, "4")
     assert refusal(profile, "5") == "its kubelet cannot align the pod"
 
@@ -84,8 +85,9 @@ def test_taints_labels_and_daemon_pods_count() -> None:
 def constrained(profile: Profile, cpu: str, **spec: Any) -> str:
     document = pod("p", cpu)
     document["spec"].update(spec)
-    decoded = msgspec.json.decode(msgspec.json.encode(document), type=node_groups.Pod)
-    return node_groups.refusal(profile, Service().trial.record(decoded))
+    decoded = msgspec.json.decode(msgspec.json.encode(document), type=Pod)
+    cluster = Service().trial
+    return node_groups.refusal(cluster, profile, cluster.record(decoded))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def template(name: str = "template-1", pool: str = "a", **amounts: str) -> dict[
 
 
 def verbs(service: Service, declared: Declared | None = None) -> Verbs:
-    templates = TemplateNodes(service.ledger, service.answers, service.nodes, KEYS, declared or {})
+    templates = TemplateNodes(service.trial, KEYS, declared or {})
     return service.verbs(templates=templates)
 
 
@@ -114,11 +114,11 @@ def test_a_declared_group_is_answered_until_a_node_of_it_is_reported(service: Se
     wide = kubelet(topologyManagerPolicy="best-effort")
     node = Node("", allocatable=wide.allocatable(), labels={"pool": "b"})
     group: GroupLabels = (("pool", "b"),)
-    answering = verbs(service, {group: Profile(group, "", NodeCopy((kubelet(),), node=node))})
+    answering = verbs(service, {group: Profile(group, NodeCopy((kubelet(),), like="", node=node))})
     amounts = {"cpu": "7", "memory": str(wide.allocatable()["memory"])}
     assert filtered(answering, pod("p", "5"), template(pool="b", **amounts)) == {"template-1": refusals.NEVER}
     learned = group_service("n2", topologyManagerPolicy="best-effort")
-    answering = verbs(learned, {(("pool", "a"),): Profile(group, "", NodeCopy((kubelet(),), node=node))})
+    answering = verbs(learned, {(("pool", "a"),): Profile(group, NodeCopy((kubelet(),), like="", node=node))})
     assert filtered(answering, pod("p", "5"), template()) == {"template-1": ""}
 
 

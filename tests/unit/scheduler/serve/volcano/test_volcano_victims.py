@@ -52,6 +52,14 @@ def test_a_set_is_named_that_suffices_on_one_numa_node(
     assert Volcano(service).evictable(pod("p", cpu), "n", *among) == expected
 
 
+def test_nobody_is_named_for_a_pod_that_the_predicate_would_refuse(service: Service) -> None:
+    """The node's policy is single-numa-node, whoever leaves."""
+    wanted = pod("p", "8", annotations={"volcano.sh/numa-topology-policy": "best-effort"})
+    volcano = Volcano(service)
+    assert volcano.predicate(wanted, "n")[1] == refusals.OTHER_POLICY
+    assert volcano.evictable(wanted, "n", *evictees()) == (REJECT, [])
+
+
 def test_priorities_of_pods_do_not_forbid_what_volcano_offers(service: Service) -> None:
     assert Volcano(service).evictable(pod("p", "8", priority=-1), "n", *evictees()) == (PERMIT, ["right"])
 
