@@ -115,7 +115,6 @@ def template(node: Node) -> Node:
         is_ready=True,
         boot_id="",
         created="",
-        images=(),
     )
 
 
