@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from topowise import pods
+from topowise.placement import GATE
 from topowise_scheduler.explain.text import plural
 from topowise_scheduler.kubectl.doctor.finding import Finding
 from topowise_scheduler.kubectl.durations import seconds_since
@@ -15,6 +16,7 @@ from topowise_scheduler.options.device_affinity.outcomes import NO_TERMS, observ
 from topowise_scheduler.report import Report
 
 _LATELY_S: Final = 24 * 3600.0
+_GATED_S: Final = 60.0
 
 
 def check(
@@ -22,10 +24,18 @@ def check(
 ) -> Iterator[Finding]:
     """Checks all pods; `records` are in the order of the pods."""
     yield from _refused(there.pods or (), now)
-    if any(record.status.tried for record in records):
+    if any(_waits(record, now) for record in records):
         yield from _waiting(there, now)
     yield from _odd(records, reports)
     yield from _apart(records, reports)
+
+
+def _waits(record: PodRecord, now: float) -> bool:
+    """Returns whether kube-scheduler has found no node for the pod, or nobody has opened its gate for a minute."""
+    if record.status.leaving or record.status.stage != "pending":
+        return False
+    age = seconds_since(record.status.started, now)
+    return record.status.tried or (GATE in record.status.gates and age is not None and age > _GATED_S)
 
 
 def _waiting(there: Objects, now: float) -> Iterator[Finding]:
@@ -36,10 +46,11 @@ def _waiting(there: Objects, now: float) -> Iterator[Finding]:
 
     view = Cluster(there, now).view
     for record in (view.trial.record(pod) for pod in there.pods or () if not pod.spec.nodeName):
-        if record.status.tried and not record.status.leaving:
+        if _waits(record, now):
             pod = waiting_pod(view, record)
+            is_passing = pod.cause == "unconfirmed" or (pod.fits and not record.status.is_placeable)
             yield Finding(
-                "pods", "note" if pod.fits or pod.cause == "unconfirmed" else "warning", "pod",
+                "pods", "note" if is_passing else "warning", "pod",
                 (f"{record.namespace}/{record.name}",),
                 f"waits, cause {pod.cause}: {CAUSE_TEXTS[pod.cause]}",
                 summary(pod) or f"{plural(pod.fits, 'node')} would take the pod",

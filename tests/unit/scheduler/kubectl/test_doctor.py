@@ -15,6 +15,7 @@ import yaml
 from refusal_words import refusals
 from sandbox.exported import exported
 from topowise import nrt
+from topowise.placement import GATE
 from topowise_scheduler.kubectl.doctor import exporters, kube_scheduler, schedulers
 from topowise_scheduler.kubectl.durations import of_go
 from topowise_scheduler.kubelet import (
@@ -268,6 +269,33 @@ def test_pods_that_wait_and_pods_that_never_run(objects: dict[str, Json], examin
     assert "warning pod ml/late: waits, cause never: no node could take the pod even if it were empty" in lines
     (odd,) = [line for line in lines if "whole cores" in line]
     assert "1 pending pod with a number of CPUs that is no multiple of 2: ml/late" in odd
+
+
+@pytest.mark.parametrize(
+    ("gates", "cpus", "line"),
+    [
+        # A node would take it, and nobody has placed it for a minute.
+        ([GATE], "1", "warning pod ml/late: waits, cause retry: a node takes the pod now, and nobody has tried it yet"),
+        ([GATE], "99", "warning pod ml/late: waits, cause never: no node could take the pod even if it were empty"),
+        (
+            [GATE, "example.com/last"],
+            "1",
+            "note pod ml/late: waits, cause gated: other controllers have not removed their scheduling gates yet",
+        ),
+        (["example.com/last"], "1", ""),
+    ],
+)
+def test_pods_whose_gate_nobody_opens(
+    objects: dict[str, Json], examine: Callable[..., list[str]], gates: list[str], cpus: str, line: str
+) -> None:
+    waiting = json.loads(json.dumps(objects["Pod late"]))
+    del waiting["spec"]["nodeName"]
+    waiting["spec"]["schedulingGates"] = [{"name": name} for name in gates]
+    waiting["status"] = {"phase": "Pending"}
+    amounts = {"cpu": cpus, "memory": "1Gi"}
+    waiting["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+    said = [found for found in examine(objects[REPORT], waiting) if "ml/late: waits" in found]
+    assert said == [line] * bool(line)
 
 
 def test_unreadable_parts_of_a_report(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
