@@ -98,21 +98,24 @@ async def was_told(cluster: GatedCluster, names: set[str]) -> bool:
     return events.keys() == names
 
 
-@pytest.mark.parametrize("moment", ["before the patch", "before the bind"])
+@pytest.mark.parametrize("moment", ["before the patch", "between nomination and patch", "before the bind"])
 async def test_the_leader_is_killed(plane: ControlPlane, tmp_path: Path, moment: str) -> None:
     """The next leader places what was only booked, and places around what was written."""
-    async with GatedCluster(plane, tmp_path, replicas=2) as cluster:
+    form = "nominated" if "nomination" in moment else "required"
+    async with GatedCluster(plane, tmp_path, replicas=2, placement={"enabled": True, "form": form}) as cluster:
         leader = await cluster.leads()
-        if moment == "before the patch":
-            held = cluster.proxies[leader].spoil(Fault(**PATCHES, swallow=True))
-        else:
+        # Not of the status.
+        held = Fault("PATCH", f"{PODS}/*[0-9]", swallow=True)
+        if moment == "before the bind":
             await cluster.stop_scheduler()
+        else:
+            cluster.proxies[leader].spoil(held)
         for number in range(6):
             await cluster.add(f"early-{number}", "6")
-        if moment == "before the patch":
-            await assert_eventually(lambda: held.hits >= 6, within=SOON_S)
-        else:
+        if moment == "before the bind":
             await cluster.placed(6)
+        else:
+            await assert_eventually(lambda: held.hits >= 6, within=SOON_S)
         await cluster.services[leader].kill()
         for number in range(4):
             await cluster.add(f"late-{number}", "6")
@@ -174,6 +177,7 @@ async def test_kube_scheduler_preempts_for_a_placed_pod(plane: ControlPlane, tmp
         await cluster.assert_nothing_left()
 
 
+@pytest.mark.xfail(strict=True, reason="the preemptor considers only pods that kube-scheduler has tried")
 async def test_pods_are_evicted_for_a_gated_pod_of_high_priority(plane: ControlPlane, tmp_path: Path) -> None:
     """In a full cluster; the room that becomes free is kept for the pod."""
     async with GatedCluster(plane, tmp_path, 2, preemptor={"enabled": True}) as cluster:
@@ -183,7 +187,7 @@ async def test_pods_are_evicted_for_a_gated_pod_of_high_priority(plane: ControlP
         await cluster.bound(4)
         await cluster.add("high", "6", priorityClassName="high")
         await cluster.add("low-4", "6")
-        pods = await cluster.until(lambda pods: "high" in nodes_of(pods))
+        pods = await cluster.until(lambda pods: "high" in nodes_of(pods), within=30.0)
         assert sum(pod["metadata"]["name"].startswith("low") for pod in pods) == 4
         await cluster.assert_nothing_left(gated=1)
 
@@ -191,23 +195,24 @@ async def test_pods_are_evicted_for_a_gated_pod_of_high_priority(plane: ControlP
 async def test_thousands_of_pods_are_placed_in_the_order_of_their_priorities(
     plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """2,000 pods of ten priorities for 140 places: no pod is placed before one of a higher priority."""
+    """2,000 pods of twenty priorities for 140 places: no pod is placed before one of a higher priority."""
     async with GatedCluster(plane, tmp_path, 20) as cluster:
-        await cluster.classes(**{f"class-{number}": number for number in range(1, 11)})
+        priorities = [1 + number * 7 % 20 for number in range(2000)]
+        await cluster.classes(**{f"class-{priority}": priority for priority in range(1, 21)})
         await cluster.service.kill()
+        pods = [(f"p-{number}", f"class-{priority}") for number, priority in enumerate(priorities)]
         for first in range(0, 2000, 50):
-            added = (
-                cluster.add(f"p-{number}", "2", priorityClassName=f"class-{1 + number * 7 % 10}")
-                for number in range(first, first + 50)
-            )
-            await asyncio.gather(*added)
+            few = pods[first : first + 50]
+            await asyncio.gather(*(cluster.add(name, "2", priorityClassName=of_class) for name, of_class in few))
         await cluster.service.start()
         placed = await cluster.bound(140)
-        numbers = [int(call.path.rpartition("-")[2]) for call in cluster.proxy.asked if call.method == "PATCH"]
-        priorities = [1 + number * 7 % 10 for number in numbers]
-        assert {f"p-{number}" for number in numbers} == placed.keys()
-        assert priorities == [10] * 140
-        await cluster.assert_nothing_left(gated=1860)
+        written = [call.path.rpartition("/")[2] for call in cluster.proxy.asked if call.method == "PATCH"]
+        assert sorted(written) == sorted(placed)
+        assert [priorities[int(name[2:])] for name in written] == [20] * 100 + [19] * 40
+        await cluster.settle()
+        assert not cluster.refusals
+        assert not cluster.takers((await cluster.waiting())[0])
+        await cluster.assert_counts(gated=1860)
 
 
 async def test_an_api_server_that_is_slow_and_then_throttles(plane: ControlPlane, tmp_path: Path) -> None:
@@ -240,8 +245,7 @@ async def test_a_patch_that_is_forbidden(plane: ControlPlane, tmp_path: Path) ->
         await asyncio.sleep(5.0)
         assert len(cluster.lines("Cannot place a pod")) == 1
         assert cluster.proxy.count(since, PATCHES["path"]) <= 4
-        metrics = await cluster.service.metrics(cluster.session)
-        assert (metrics["gated_pods"], metrics["placed_pods"]) == (2, 0)
+        await cluster.assert_counts(gated=2)
         await refuse(cluster, "object.metadata.name == 'first'")
         for number in range(4):
             await cluster.add(f"more-{number}", "4")
