@@ -220,10 +220,11 @@ class Ledger:
             if (node_state := self.node_states.of(name)) is not None:
                 node_state.note_judged(record.uid)
 
-    def retract(self, uid: str) -> None:
-        """A placement was not written: the pod waits again, unless an event has told what became of it."""
+    def retract(self, uid: str, *, pause: float = 0.0) -> None:
+        """A placement was not written: the pod waits again, unless an event has told what became of it. It has no turn
+        for `pause` seconds, or until it changes."""
         placement = self.placements.of(uid)
-        if placement is None or not self.placements.retract(uid):
+        if placement is None or not self.placements.retract(uid, pause=pause):
             return
         self._expect(placement.record, "")
         self._put_waiting(placement.record)
@@ -253,6 +254,7 @@ class Ledger:
         # The write of the placement has failed silently, so the pod waits again.
         for uid in self.placements.unseen():
             self.retract(uid)
+        self.placements.end_pauses()
         of_options = [option.expire(now) for option in self.gates.options]
         for name in chain(self.gates.quarantine.expire(now), self.gates.new_nodes.expire(now), *of_options):
             self.node_states.note_change(name)
@@ -300,6 +302,7 @@ class Ledger:
         node_state = self.node_states.of(record.node)
         was_booked = node_state is not None and node_state.history.entry(record.uid) is not None
         self._forget(record.uid, keep_refusal=True)
+        self.placements.end(record)
         if not record.node:
             return
         self._finished[record.uid] = record.node

@@ -6,7 +6,7 @@ and scores as in an answer to kube-scheduler. A pod that fits nowhere waits, and
 A group is placed when all of its pods wait, and only as a whole: it is tried on an overlay of the cluster, so that
 nobody waits for half of a group that never comes. Of a group of which some pods are placed already, as after a change
 of the leader, each further pod is placed alone. A group that has waited for long keeps later pods from what it needs,
-for a while: otherwise small pods would take every gap that it could use.
+for a while, once: otherwise small pods would take every gap that it could use.
 
 Invariant: every decision that is returned is booked in the ledger. A class of pods that fits nowhere is looked at
 again only once a node may have more room.
@@ -169,9 +169,9 @@ class Decisions:
         now = self._clock()
         for hungry, since in list(self._hungry.items()):
             members = self._ledger.placements.members(hungry)
-            if not members or now - since > _PATIENT_S:
+            if not self._is_complete(hungry, members):
                 del self._hungry[hungry]
-            elif hungry != group and now - since > _HUNGRY_S:
+            elif hungry != group and _HUNGRY_S < now - since <= _PATIENT_S:
                 first = members[0]
                 if (-first.priority, first.status.started) <= turn[:2]:
                     return True
@@ -301,7 +301,7 @@ class Decisions:
                 if writes:
                     return writes
             return []
-        if len(members) < members[0].demands.group_size:
+        if not self._is_complete(group, members):
             return []
         places = yield from self._group_places(members)
         if places is None:
@@ -318,6 +318,11 @@ class Decisions:
                 return []
             writes.append(self._booked(record, node, decision))
         return writes
+
+    def _is_complete(self, group: str, members: Sequence[PodRecord]) -> bool:
+        """Returns whether all pods of the group wait. Pods that have ended count: those that were placed before a
+        change of the leader may have done their work before the others are placed."""
+        return bool(members) and len(members) + self._ledger.placements.ended(group) >= members[0].demands.group_size
 
     def _group_places(self, members: Sequence[PodRecord]) -> Generator[None, None, list[tuple[PodRecord, str]] | None]:
         """Returns the node of each pod, None if they do not fit together."""

@@ -4,6 +4,7 @@ A write names UID and resourceVersion of the pod that was decided on, so that it
 other writer. After a failed write:
 
 - the pod has changed or is gone (409, 404, 422): its next event leads to another decision;
+- the pod is refused (403 and the like): it is tried again after a while, other pods meanwhile after a pause;
 - the API server throttles, or did not take the write: the pod waits again, and all writes pause;
 - no answer: whether it was written is unknown. An event shows it, or the booking ends by its time (placements.py).
 
@@ -23,8 +24,9 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -60,6 +62,12 @@ _TIMEOUT_S: Final = 2.0
 _WRITES: Final = 16
 # After a change of the leader: longer than a write takes, so that its event is seen before anything is decided.
 _SETTLING_S: Final = 2 * _TIMEOUT_S
+# A pod that was refused in this version is not tried again for so long: other pods come first meanwhile. A step of an
+# option that could not be done may be possible soon.
+_REFUSED_S: Final = 30.0
+_PREPARED_S: Final = 1.0
+# The server's or the token's problem, not the pod's.
+_OF_ALL_PODS: Final = (401, 408, 429)
 # For so long kube-scheduler may have no room for a placed pod on its node.
 _LOST_S: Final = 30.0
 _LOOK_S: Final = 1.0
@@ -100,7 +108,7 @@ class Placer:
         self._backoff = Backoff()
         self._paused_until = 0.0
         self._failures = OncePerChange()
-        # By UID: since when a placed pod cannot be bound, and pods that nothing more is done about.
+        # By UID: when the placement of a pod that cannot be bound is ended, and pods with an event that says so.
         self._lost: dict[str, float] = {}
         self._told: Bounded[str, bool] = Bounded(_TOLD_BYTES, lambda uid, _: len(uid))
 
@@ -147,16 +155,20 @@ class Placer:
             self._ledger.count("placement_written" if is_written else "placement_conflict")
             if is_written:
                 log.log(V2, "Placed a pod", extra=kv(pod=_name(write.record), node=write.node))
-            else:
-                self._ledger.retract(write.record.uid)
         finally:
             self._writers.release()
+
+    def _is_booked(self, write: Write) -> bool:
+        """Returns whether the node is still kept for the pod: the bookings of a large group may end before its last
+        writes begin, and another pod may have the room by then."""
+        placement = self._ledger.placements.of(write.record.uid)
+        return placement is not None and not placement.is_seen and placement.node == write.node
 
     async def _prepared_and_written(self, write: Write) -> bool:
         """Returns False if the pod has changed, or cannot be prepared now. Raises ApiError."""
         steps = [step for step in self._prebinds if write.node and step.wait_s(write.record)]
         if not steps:
-            return await self._written(write)
+            return self._is_booked(write) and await self._written_or_set_aside(write)
         async with self._steps.setdefault(write.node, asyncio.Lock()):
             prepared, record, is_written = [], write.record, False
             try:
@@ -167,8 +179,9 @@ class Placer:
                         log.warning(
                             "Pod cannot be placed yet", extra=kv(pod=_name(record), node=write.node, why=problem)
                         )
+                        self._ledger.retract(write.record.uid, pause=_PREPARED_S)
                         return False
-                is_written = await self._written(write)
+                is_written = self._is_booked(write) and await self._written_or_set_aside(write)
                 return is_written
             finally:
                 for step in prepared if not is_written else ():
@@ -179,6 +192,13 @@ class Placer:
         self._ledger.reservations.unplace(record.uid)
         self._ledger.reservations.place(record, node)
         return ""
+
+    async def _written_or_set_aside(self, write: Write) -> bool:
+        """As `_written`; a pod that has changed is tried again in its next version, or much later in this one."""
+        is_written = await self._written(write)
+        if not is_written:
+            self._ledger.retract(write.record.uid, pause=_REFUSED_S)
+        return is_written
 
     async def _written(self, write: Write) -> bool:
         """Returns False if the pod has changed. Raises ApiError."""
@@ -207,12 +227,14 @@ class Placer:
         if self._failures.is_change(f"{exc.status} {exc.reason}"):
             log.warning("Cannot place a pod", extra=kv(pod=_name(write.record), node=write.node, why=exc))
         self._ledger.count("placement_failed")
-        # Without permission every write fails, so the pause keeps the failures rare.
-        pause = self._backoff.next_delay(at_least=exc.retry_after)
-        self._paused_until = max(self._paused_until, self._clock() + pause)
+        # Without permission every write fails, so the pause keeps the failures rare. Writes that were under way when it
+        # began make it no longer, unless the server says so.
+        now = self._clock()
+        pause = self._backoff.next_delay(at_least=exc.retry_after) if now >= self._paused_until else exc.retry_after
+        self._paused_until = max(self._paused_until, now + (pause or 0.0))
         # Without an answer, or after a 5xx status, the placement may be written.
         if 0 < exc.status < 500:
-            self._ledger.retract(write.record.uid)
+            self._ledger.retract(write.record.uid, pause=0.0 if exc.status in _OF_ALL_PODS else _REFUSED_S)
 
     # Placements that came to nothing
 
@@ -222,26 +244,28 @@ class Placer:
             await asyncio.sleep(_LOOK_S)
             now = self._clock()
             lost = {placement.record.uid: placement for placement in self._decisions.lost()}
-            self._lost = {uid: self._lost.get(uid, now) for uid in lost}
+            self._lost = {uid: self._lost.get(uid, now + _LOST_S) for uid in lost}
             for record, since in list(self._ledger.placements.gated_by_others.values()):
-                if now - since >= _OTHERS_S and not self._told.get(record.uid):
+                if now - since >= _OTHERS_S and not self._told.get(_of_gates(record)):
                     await self._tell_of_gates(record)
             for uid, placement in lost.items():
-                if now - self._lost[uid] < _LOST_S or self._told.get(uid):
+                if now < self._lost[uid]:
                     continue
                 try:
-                    await self._end(placement)
+                    if await self._end(placement):
+                        self._lost[uid] = inf
                 except ApiError as exc:
                     if self._failures.is_change(f"{exc.status} {exc.reason}"):
                         log.warning("Cannot end a lost placement", extra=kv(pod=_name(placement.record), why=exc))
+                    # The others first: what fails may be this pod alone.
+                    self._lost[uid] = now + _LOST_S
                     await asyncio.sleep(backoff.next_delay(at_least=exc.retry_after))
                     break
                 backoff.reset()
-                self._told.put(uid, True)
 
     async def _tell_of_gates(self, record: PodRecord) -> None:
         """Of two controllers that each want to open the last gate none ever does."""
-        self._told.put(record.uid, True)
+        self._told.put(_of_gates(record), True)
         unknown = [name for name in record.status.gates if name != GATE and not name.startswith(_WELL_KNOWN)]
         if not unknown:
             return
@@ -252,20 +276,24 @@ class Placer:
         with contextlib.suppress(ApiError):
             await events.post(self._api, record, "OtherGates", note, kind="Normal", action="Place")
 
-    async def _end(self, placement: Placement) -> None:
-        """Raises ApiError."""
+    async def _end(self, placement: Placement) -> bool:
+        """Returns False if the placement may have to be ended later. Raises ApiError."""
         record, path = placement.record, paths.pod(placement.record.namespace, placement.record.name)
         try:
             pod: dict[str, Any] = json.loads(await self._api.request("GET", path, timeout=_TIMEOUT_S))
             metadata, spec = pod["metadata"], pod["spec"]
             is_over = metadata.get("uid") != record.uid or "deletionTimestamp" in metadata or spec.get("nodeName")
-            if is_over or (pod.get("status") or {}).get("nominatedNodeName"):
-                return
+            if is_over or not _requires(spec, placement.node):
+                return True
+            if (pod.get("status") or {}).get("nominatedNodeName"):
+                return False
             owner = next((one["kind"] for one in metadata.get("ownerReferences") or () if one.get("controller")), "")
             remade = owner not in ("", _JOB)
-            then = "it is deleted, and its controller makes another" if remade else "delete it, and make another"
-            note = f"kube-scheduler finds no room on {placement.node}, the only node that the pod may go to: {then}."
-            await events.post(self._api, record, "PlacementLost", note, kind="Warning", action="Place")
+            if not self._told.get(record.uid):
+                why = f"kube-scheduler finds no room on {placement.node}, the only node that the pod may go to"
+                then = "it is deleted, and its controller makes another" if remade else "delete it, and make another"
+                await events.post(self._api, record, "PlacementLost", f"{why}: {then}.", kind="Warning", action="Place")
+                self._told.put(record.uid, True)
             if remade:
                 conditions = {"uid": record.uid, "resourceVersion": metadata["resourceVersion"]}
                 body = msgspec.json.encode({"preconditions": conditions})
@@ -274,6 +302,16 @@ class Placer:
         except ApiError as exc:
             if exc.status not in CHANGED:
                 raise
+            return False
+        return True
+
+
+def _requires(spec: Mapping[str, Any], node: str) -> bool:
+    """Returns whether a pod may go to this node alone; a nominated pod may go to others too."""
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    fields = [field for term in required.get("nodeSelectorTerms") or () for field in term.get("matchFields") or ()]
+    return any(field["key"] == "metadata.name" and field.get("values") == [node] for field in fields)
 
 
 def patch(write: Write, version: str) -> dict[str, Any]:
@@ -304,6 +342,11 @@ def _terms(record: PodRecord, node: str) -> list[dict[str, Any]]:
         entries = {"matchExpressions": term.matchExpressions, "matchFields": fields}
         terms.append({key: msgspec.to_builtins(entry) for key, entry in entries.items() if entry})
     return terms
+
+
+def _of_gates(record: PodRecord) -> str:
+    """Returns the key of the event about other gates; the UID is that of the event about a lost placement."""
+    return f"gates of {record.uid}"
 
 
 def _name(record: PodRecord) -> str:

@@ -54,6 +54,8 @@ class Placements:
         # Gated pods that other pods repel by their labels.
         self._apart: set[str] = set()
         self._gated: dict[str, _Gated] = {}
+        # Gated pods that have no turn before a time (seconds, monotonic), unless they change.
+        self._paused: dict[str, tuple[PodRecord, float]] = {}
         # By class of pods that get the same answer, in turn: the head of each is the next of its class.
         self._classes: defaultdict[Hashable, list[tuple[Turn, str]]] = defaultdict(list)
         self._placed: dict[str, Placement] = {}
@@ -62,6 +64,8 @@ class Placements:
         # By group, its gated pods, and its pods that are placed or bound.
         self._groups: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._begun: defaultdict[str, set[str]] = defaultdict(set)
+        # By group, its pods that have ended and still exist.
+        self._ended: defaultdict[str, set[str]] = defaultdict(set)
         self._group_of: dict[str, str] = {}
         self.gated_by_others: dict[str, tuple[PodRecord, float]] = {}
         """Pods that wait for the gates of others as well, and since when (seconds, monotonic); to be read."""
@@ -77,7 +81,7 @@ class Placements:
     @property
     def gated_count(self) -> int:
         """Returns how many pods wait for a node."""
-        return len(self._gated)
+        return len(self._gated) + len(self._paused)
 
     @property
     def placed_count(self) -> int:
@@ -115,6 +119,10 @@ class Placements:
         """Returns whether a pod of the group is placed or bound."""
         return group in self._begun
 
+    def ended(self, group: str) -> int:
+        """Returns how many pods of the group have ended and still exist."""
+        return len(self._ended.get(group, ()))
+
     def observe(self, record: PodRecord) -> str:
         """Takes in an event of a pending pod. Returns the node on which the pod is placed, "" for none."""
         placement = self._placed.get(record.uid)
@@ -127,8 +135,10 @@ class Placements:
                 self._placed[record.uid] = msgspec.structs.replace(placement, record=record)
                 return placement.node
         if status.is_placeable and not status.leaving:
-            self._end(record.uid)
-            self._wait(record)
+            paused = self._paused.get(record.uid)
+            if paused is None or paused[0].status.version != status.version:
+                self._end(record.uid)
+                self._wait(record)
             return ""
         _, since = self.gated_by_others.get(record.uid, (record, self._clock()))
         self._stop_waiting(record.uid)
@@ -148,14 +158,24 @@ class Placements:
         self._stop_waiting(record.uid)
         self._place(Placement(record, node, self._clock(), is_seen=False))
 
-    def retract(self, uid: str) -> bool:
-        """The write of a placement has failed: the pod waits again. Returns False if an event has come meanwhile."""
+    def retract(self, uid: str, *, pause: float = 0.0) -> bool:
+        """The write of a placement has failed: the pod waits again, without a turn for `pause` seconds unless it
+        changes. Returns False if an event has come meanwhile."""
         placement = self._placed.get(uid)
         if placement is None or placement.is_seen:
             return False
         self._end(uid)
-        self._wait(placement.record)
+        if pause:
+            self._paused[uid] = placement.record, self._clock() + pause
+        else:
+            self._wait(placement.record)
         return True
+
+    def end_pauses(self) -> None:
+        """Gives pods a turn again whose pause is over."""
+        now = self._clock()
+        for record in [record for record, until in self._paused.values() if until <= now]:
+            self._wait(record)
 
     def bind(self, record: PodRecord) -> None:
         """The pod is bound."""
@@ -164,6 +184,12 @@ class Placements:
         self._stop_waiting(record.uid)
         self._end(record.uid)
         self._begin(record)
+
+    def end(self, record: PodRecord) -> None:
+        """The pod has ended, and still exists."""
+        if group := placement_group(record):
+            self._ended[group].add(record.uid)
+            self._group_of[record.uid] = group
 
     def drop(self, uid: str) -> None:
         """The pod is gone."""
@@ -192,12 +218,15 @@ class Placements:
     def _end(self, uid: str) -> None:
         if self._placed.pop(uid, None) is not None:
             self._unseen.pop(uid, None)
-        if (group := self._group_of.pop(uid, "")) and (pods := self._begun.get(group)) is not None:
-            pods.discard(uid)
-            if not pods:
-                del self._begun[group]
+        group = self._group_of.pop(uid, "")
+        for groups in (self._begun, self._ended) if group else ():
+            if (pods := groups.get(group)) is not None:
+                pods.discard(uid)
+                if not pods:
+                    del groups[group]
 
     def _wait(self, record: PodRecord) -> None:
+        self._paused.pop(record.uid, None)
         known = self._gated.get(record.uid)
         key = self._class_of(record)
         if known is not None and known.key == key:
@@ -216,6 +245,7 @@ class Placements:
 
     def _stop_waiting(self, uid: str) -> None:
         self.gated_by_others.pop(uid, None)
+        self._paused.pop(uid, None)
         pod = self._gated.pop(uid, None)
         if pod is None:
             return

@@ -144,6 +144,26 @@ def test_a_refused_write_leaves_nothing_booked_and_the_pod_in_its_turn() -> None
     assert placing.place_all() == {"a": "n1"}
 
 
+def test_a_pod_that_the_api_server_refuses_has_no_turn_for_a_while_or_until_it_changes() -> None:
+    """Otherwise it would be first again at once, and every other pod would wait for it."""
+    placing = Placing("4")
+    placing.put("refused", "2", priority=1)
+    for again in (False, True):
+        (write,) = placing.next()
+        assert write.record.name == "refused"
+        placing.ledger.retract(write.record.uid, pause=30)
+        placing.event("refused")
+        assert not dict(placing.ledger.pods)
+        assert placing.ledger.placements.gated_count == 1
+        placing.clock.now += 29 if again else 30
+        placing.ledger.tick()
+    placing.put("other", "2")
+    assert placing.place_all() == {"other": "n1"}
+    placing.put("refused", labels={"changed": "now"})
+    assert placing.place_all() == {"refused": "n1"}
+    assert not placing.ledger.placements.gated_count
+
+
 def test_the_nomination_before_the_gate_is_opened_is_no_other_write() -> None:
     placing = Placing("4", form="nominated")
     placing.put("a", "4")
@@ -273,6 +293,47 @@ def test_a_group_that_waits_for_long_keeps_later_pods_waiting_for_a_while() -> N
     placing.bind("important", "n2")
     placing.clock.now += 601
     assert placing.place_all() == {"later": "n2"}
+
+
+def test_a_group_that_never_fits_keeps_later_pods_waiting_once() -> None:
+    placing = Placing("4")
+    for name in "ab":
+        placing.put(name, "4", **group(2))
+    assert placing.place_all() == {}
+    placing.clock.now += 901
+    for round_ in range(3):
+        placing.put(f"later-{round_}", "1", creationTimestamp="2026-01-01T00:00:02Z")
+        assert placing.place_all() == {f"later-{round_}": "n1"}
+        placing.clock.now += 301
+
+
+def test_a_group_that_is_incomplete_again_keeps_nobody_waiting() -> None:
+    placing = Placing("4")
+    for name in "ab":
+        placing.put(name, "4", **group(2))
+    assert placing.place_all() == {}
+    placing.clock.now += 301
+    placing.put("later", "1", creationTimestamp="2026-01-01T00:00:02Z")
+    assert placing.place_all() == {}
+    placing.delete("b")
+    assert placing.place_all() == {"later": "n1"}
+
+
+def test_pods_of_a_group_that_have_ended_count_for_the_rest_of_it() -> None:
+    """A leader ends in the middle of a group, and what it has placed is done before the next leader comes."""
+    placing = Placing("4")
+    for name in "abc":
+        placing.put(name, "1", **group(3))
+    placing.apply(placing.next()[0])
+    placing.bind("a", "n1")
+    placing.put("a", phase="Succeeded")
+    other = Placing("4")
+    other.pods = placing.pods
+    for name in "abc":
+        other.event(name)
+    assert set(other.place_all()) == {"b", "c"}
+    other.delete("a")
+    assert not other.ledger.placements.ended("default/g")
 
 
 @pytest.mark.parametrize("seed", range(6))
