@@ -18,6 +18,7 @@ from lab.series import LABEL
 from sandbox.controlplane import token_of
 from topowise import nrt
 from topowise.errors import ParseError
+from topowise.placement import GATE
 
 _READY_S: Final = 300.0
 # A kubelet that is stopped between the two writes of an allocation does not start again (policy_static.go,
@@ -39,8 +40,9 @@ CLAIMED: Final = 200
 class Lab:
     """`setting` are the fields of KubeletConfiguration of the whole test, `changed` the fields that a part has set, by
     node, in addition; `steered` is the number of pods that are steered by policy and node, `claimed` the number of
-    pods with claims by way; `disagreements` counts kubelets that their own memory_manager_state kept from starting, so
-    that it was removed, as an operator has to."""
+    pods with claims by way; `by_gate`: pods of series and steered pods are placed by scheduling gate; `disagreements`
+    counts kubelets that their own memory_manager_state kept from starting, so that it was removed, as an operator has
+    to."""
 
     def __init__(self, directory: Path, plan: Plan) -> None:
         self.directory, self.plan = directory, plan
@@ -55,6 +57,7 @@ class Lab:
         self.disagreements = 0
         self.steered = STEERED
         self.claimed = CLAIMED
+        self.by_gate = False
 
     def watch(self) -> None:
         """Starts the watches of objects and pods."""
@@ -197,6 +200,11 @@ class Lab:
         if isinstance(said, dict):
             raise LabError(f"the service does not explain: {said}")
         return {verdict["node"]: verdict for verdict in said}
+
+    def create(self, pod: Json) -> None:
+        """Creates a pod, with the scheduling gate if pods are placed by gate."""
+        gated = {"schedulingGates": [{"name": GATE}], "schedulerName": controlplane.ALONE} if self.by_gate else {}
+        self.api.create(PODS, {**pod, "spec": {**pod["spec"], **gated}})
 
     def outcome(self, name: str, seconds: float = _OUTCOME_S) -> Json | None:
         """Returns the pod once a kubelet has admitted or refused it, or kube-scheduler has found no node."""

@@ -290,6 +290,21 @@ def agreement(
     return Agreement(not why and not chosen_otherwise, not why and chosen_otherwise, tuple(why))
 
 
+def located(uid: str, pod: tuple[str, str], truth: Truth, machine: Mapping[int, Node]) -> dict[str, frozenset[int]]:
+    """Returns the NUMA nodes of a pod's allocations by container."""
+    files, listed = truth.by_uid.get(uid, {}), truth.listed.get(pod, {})
+    return {
+        name: _numa(
+            files.get(name, Held()).cpus,
+            files.get(name, Held()).memory,
+            listed.get(name, Held()).devices,
+            truth,
+            machine,
+        )
+        for name in files.keys() | listed.keys()
+    }
+
+
 def _aligned(devices: Mapping[str, frozenset[str]], truth: Truth, numa: tuple[int, ...]) -> dict[str, Counter[str]]:
     """Counts devices near the chosen nodes, far from them, and near none: within each the kubelet takes any."""
     return {

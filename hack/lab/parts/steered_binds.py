@@ -56,7 +56,7 @@ class Steered:
         pod = marked(name, self.node, containers, numa, starts=starts)
         self.counts["pods"] += 1
         created = time.time()
-        self._lab.api.create(PODS, pod)
+        self._lab.create(pod)
         return name, created
 
     def _random_numa_node(self, containers: int) -> int:
