@@ -10,6 +10,8 @@ from __future__ import annotations
 import random
 import re
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from lab import truth
@@ -34,6 +36,13 @@ IN_ORDER: Final = "admitted in the order of decisions"
 OVERTAKEN: Final = "admitted after a later decision"
 BESIDE_ROOM: Final = "waiting although an empty node takes them"
 LOST: Final = "lost placements"
+MISSED: Final = "missed without ends"
+MISSED_BESIDE_ENDS: Final = "missed beside ends"
+_FIGURES: Final = (
+    *(SENT, IN_BURSTS, ADMITTED, REFUSED, NOWHERE, AS_EXPLAINED, OTHERWISE, ELSEWHERE, IN_ORDER, OVERTAKEN, LOST),
+    *(MISSED, MISSED_BESIDE_ENDS),
+)
+_FAILURES: Final = (REFUSED, OTHERWISE, ELSEWHERE, UNSETTLED, BESIDE_ROOM, LOST, MISSED)
 
 
 class ByGate:
@@ -42,7 +51,7 @@ class ByGate:
     def __init__(self, lab: Lab, seed: int) -> None:
         self._lab, self._random = lab, random.Random(seed)
         self._since, self._logs = time.time(), {name: node.log.stat().st_size for name, node in lab.nodes.items()}
-        self._before = lab.counts()
+        self._before, self._missed = lab.counts(), lab.predictions()["missed"]
         self._pods: dict[str, Json] = {}
         self._looked_at: set[str] = set()
         self._burst: list[Json] = []
@@ -58,10 +67,11 @@ class ByGate:
 
     def part(self, name: str) -> Part:
         """Returns the part, once all pods have run that an empty node takes."""
-        self._send()
+        if self._burst:
+            self._send()
         while waiting := self._undecided():
             self._end(list(self._looked_at & {*self._lab.live()}))
-            self._until_decided()
+            self._until_decided(MISSED_BESIDE_ENDS)
             if self._undecided() == waiting:
                 break
         self.tally.counts[NOWHERE] = len(waiting)
@@ -72,73 +82,59 @@ class ByGate:
         for event in self._lab.api.items(_EVENTS):
             if event["involvedObject"]["name"] in self._pods:
                 self.tally.wrong(LOST, f"{event['involvedObject']['name']}: {event['message']}")
-        kinds = (
-            SENT,
-            IN_BURSTS,
-            ADMITTED,
-            REFUSED,
-            NOWHERE,
-            AS_EXPLAINED,
-            OTHERWISE,
-            ELSEWHERE,
-            IN_ORDER,
-            OVERTAKEN,
-            LOST,
-        )
-        figures: dict[str, Figure] = {kind: self.tally.counts[kind] for kind in kinds}
+        figures: dict[str, Figure] = {kind: self.tally.counts[kind] for kind in _FIGURES}
         after = self._lab.counts()
         for key in (key for key in after if key.startswith(_OUTCOMES)):
             figures[f"placements: {key[len(_OUTCOMES) : -2]}"] = int(after[key] - self._before.get(key, 0))
-        failed = [
-            kind for kind in (REFUSED, OTHERWISE, ELSEWHERE, UNSETTLED, BESIDE_ROOM, LOST) if self.tally.counts[kind]
-        ]
-        return Part(name, not failed, figures, tuple(self.tally.problems[:MOST_PROBLEMS]))
+        passed = not any(self.tally.counts[kind] for kind in _FAILURES)
+        return Part(name, passed, figures, tuple(self.tally.problems[:MOST_PROBLEMS]))
 
     def _send(self) -> None:
         pods, self._burst = self._burst, []
-        if not pods:
-            return
         is_alone = len(pods) == 1
-        if is_alone:
+        ends_beside = not is_alone and self._random.random() < 0.5
+        if not ends_beside:
             self._make_room()
-            self._settle()
+            self._until_decided(MISSED_BESIDE_ENDS)
         said = self._lab.explain(pods[0]) if is_alone and not self._undecided() else {}
         for pod in pods:
             self._pods[pod["metadata"]["name"]] = pod
             self._lab.create(pod)
         self.tally.counts[SENT] += len(pods)
-        if not is_alone:
-            self.tally.counts[IN_BURSTS] += len(pods)
+        self.tally.counts[IN_BURSTS] += 0 if is_alone else len(pods)
+        if ends_beside:
             self._make_room()
-        self._until_decided(said)
+        self._until_decided(MISSED_BESIDE_ENDS if ends_beside else MISSED, said)
 
-    def _until_decided(self, said: dict[str, Json] | None = None) -> None:
-        """Waits until kubelets have decided about all pods that fit, and looks at these pods."""
+    def _until_decided(self, missed: str, said: Mapping[str, Json] = MappingProxyType({})) -> None:
+        """Waits until kubelets have decided about all pods that fit, and looks at these pods; `missed` is the kind of
+        predictions that the service has missed meanwhile."""
         until_still(self._undecided, _STILL_S, _DECIDED_S)
-        self._settle()
+        if different := self._lab.settle():
+            self.tally.wrong(UNSETTLED, "; ".join(different)[:400])
         for name, pod in list(self._lab.pods.objects.items()):
-            if name not in self._pods or name in self._looked_at or not _has_outcome(pod):
-                continue
-            self._looked_at.add(name)
-            node, status = pod["spec"]["nodeName"], pod["status"]
-            if is_failed(pod):
-                why = f"{status.get('reason')}: {status.get('message')}"
-                self.tally.wrong(REFUSED, f"{name} on {node}: {why} {requests_of(pod)}")
-                self._lab.discard(name)
-                continue
-            self.tally.counts[ADMITTED] += 1
-            if (chosen := pod["metadata"]["annotations"][PLACED_ON]) not in ("", node):
-                self.tally.wrong(ELSEWHERE, f"{name} on {node}, placed on {chosen}")
-            if said:
-                self._compare(pod, said[node])
+            if name in self._pods and name not in self._looked_at and _has_outcome(pod):
+                self._look_at(pod, said)
+        before, self._missed = self._missed, self._lab.predictions()["missed"]
+        self.tally.counts[missed] += int(self._missed - before)
+
+    def _look_at(self, pod: Json, said: Mapping[str, Json]) -> None:
+        name, node, status = pod["metadata"]["name"], pod["spec"]["nodeName"], pod["status"]
+        self._looked_at.add(name)
+        if is_failed(pod):
+            why = f"{status.get('reason')}: {status.get('message')}"
+            self.tally.wrong(REFUSED, f"{name} on {node}: {why} {requests_of(pod)}")
+            self._lab.discard(name)
+            return
+        self.tally.counts[ADMITTED] += 1
+        if (chosen := pod["metadata"]["annotations"][PLACED_ON]) not in ("", node):
+            self.tally.wrong(ELSEWHERE, f"{name} on {node}, placed on {chosen}")
+        if said:
+            self._compare(pod, said[node])
 
     def _undecided(self) -> list[str]:
         pods = self._lab.pods.objects
         return [name for name in self._pods if name not in self._looked_at and not _has_outcome(pods.get(name, {}))]
-
-    def _settle(self) -> None:
-        if different := self._lab.settle():
-            self.tally.wrong(UNSETTLED, "; ".join(different)[:400])
 
     def _compare(self, pod: Json, verdict: Json) -> None:
         """Compares the NUMA nodes of each container, or of the pod, with the explanation."""
