@@ -89,6 +89,7 @@ def _start_service(processes: Processes, plan: Plan) -> None:
     service = {
         "apiVersion": "topowise.io/v1alpha1",
         "kind": "SchedulerConfiguration",
+        "logging": {"verbosity": 2},
         "client": {"kubeconfig": str(kubeconfig_path)},
         "extender": {"port": plan.extender},
         "readOnly": {"port": plan.explaining},

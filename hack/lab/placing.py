@@ -18,10 +18,10 @@ from lab.api import PODS, Json, LabError, wait
 from lab.cluster import Lab, attribute, is_failed
 from lab.machine import Machine
 from lab.results import Part
-from lab.series import Series, bound_by_hand
+from lab.series import bound_by_hand
 
 # Pods that stay on a node: enough that most places are taken, not so many that nothing fits any more.
-STAY: Final = (2, 4, 6)
+_STAY: Final = (2, 4, 6)
 # Verdicts that are about the kubelet, which alone a kubelet can contradict.
 _JUDGED: Final = ("not now", "never")
 MOST_PROBLEMS: Final = 40
@@ -72,12 +72,6 @@ class Placing:
         self._lab, self._random, self._by_hand = lab, random.Random(seed), by_hand
         self._placed: set[str] = set()
         self.tally = Tally()
-
-    def run(self, series: Series, count: int) -> Tally:
-        for pod in series.pods(count):
-            self.place(pod)
-        self._lab.clear()
-        return self.tally
 
     def part(self, name: str) -> Part:
         """Returns the part."""
@@ -176,7 +170,7 @@ class Placing:
         are filled and emptied, and most pods fit somewhere. Pods of other origin stay."""
         for node in self._lab.nodes:
             there = [name for name in self._lab.live(node) if name in self._placed]
-            if len(there) > self._random.choice(STAY):
+            if len(there) > self._random.choice(_STAY):
                 self._lab.delete(self._random.sample(there, self._random.randint(len(there) // 2, len(there))))
 
 
