@@ -21,7 +21,7 @@ from lab.results import Figure, Part
 from topowise.placement import PLACED_ON
 
 _BURSTS: Final = (1, 1, 1, 3, 8)
-_STILL_S: Final = 4.0
+_STILL_S: Final = 3.0
 _DECIDED_S: Final = 60.0
 _LOST_PATH: Final = "/api/v1/namespaces/default/events?fieldSelector=reason=PlacementLost"
 # The kubelet logs it when it begins to admit a container.
@@ -157,15 +157,22 @@ class ByGate(Placing):
                 decisions.setdefault(name, len(decisions))
         for node, start in self._logs.items():
             log = self._lab.nodes[node].log.read_bytes()[start:].decode(errors="replace")
-            last = ""
-            for name in dict.fromkeys(_ADMISSION.findall(log)):
-                if name not in decisions:
-                    continue
-                if decisions[name] > decisions.get(last, -1):
-                    self.tally.counts[IN_ORDER] += 1
-                    last = name
-                else:
-                    self.tally.wrong(OVERTAKEN, f"{name} on {node} after {last}")
+            in_order, overtaken = admissions(log, decisions)
+            self.tally.counts[IN_ORDER] += in_order
+            for text in overtaken:
+                self.tally.wrong(OVERTAKEN, f"{text} on {node}")
+
+
+def admissions(log: str, decisions: Mapping[str, int]) -> tuple[int, list[str]]:
+    """Returns how many pods a kubelet's log shows admitted in the order of these numbers, and which were overtaken."""
+    admitted = [name for name in dict.fromkeys(_ADMISSION.findall(log)) if name in decisions]
+    overtaken, last = [], ""
+    for name in admitted:
+        if decisions[name] < decisions.get(last, -1):
+            overtaken.append(f"{name} after {last}")
+        else:
+            last = name
+    return len(admitted) - len(overtaken), overtaken
 
 
 def _has_outcome(pod: Json) -> bool:
