@@ -8,7 +8,7 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from lab import controlplane, machine, node, truth
 from lab.api import NODES, PODS, Json, LabError, Watch, wait
@@ -215,6 +215,11 @@ class Lab:
 
         return self.pods.until(decided, seconds)
 
+    def bound_at(self, name: str, since: float) -> float:
+        """Returns when the watch showed the pod's node, now if it has not."""
+        changes = self.pods.since(since)
+        return next((when for when, of, pod in changes if of == name and pod["spec"].get("nodeName")), time.time())
+
     def live(self, node: str = "") -> list[str]:
         """Pods of a series that are on the node, or anywhere."""
         return [
@@ -283,13 +288,17 @@ def by_name(metrics: str) -> dict[str, float]:
     return {key: float(value) for key, _, value in pairs}
 
 
+def has_outcome(pod: Json) -> bool:
+    """Returns whether a kubelet has admitted or refused the pod."""
+    status: Json = pod.get("status", {})
+    is_admitted = any(condition["type"] == "Initialized" for condition in status.get("conditions", ()))
+    return is_admitted or status.get("phase") in ("Failed", "Running", "Succeeded")
+
+
 def is_decided(pod: Json) -> bool:
-    """Returns whether the pod is decided: by the kubelet in its status, or by kube-scheduler in a condition."""
-    status: dict[str, Any] = pod.get("status", {})
-    if status.get("phase") in ("Failed", "Running", "Succeeded"):
-        return True
-    conditions = {condition["type"]: condition["status"] for condition in status.get("conditions", ())}
-    return "Initialized" in conditions or conditions.get("PodScheduled") == "False"
+    """Returns whether the pod is decided: by the kubelet, or by kube-scheduler in a condition."""
+    conditions = {condition["type"]: condition["status"] for condition in pod.get("status", {}).get("conditions", ())}
+    return has_outcome(pod) or conditions.get("PodScheduled") == "False"
 
 
 def is_failed(pod: Json | None) -> bool:

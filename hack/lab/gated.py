@@ -15,7 +15,7 @@ from typing import Final
 
 from lab import truth
 from lab.api import Json, until_still
-from lab.cluster import Lab, is_decided, is_failed
+from lab.cluster import Lab, has_outcome, is_failed
 from lab.placing import ADMITTED, MOST_PROBLEMS, NOWHERE, OTHERWISE, REFUSED, SENT, UNSETTLED, Placing, requests_of
 from lab.results import Figure, Part
 from topowise.placement import PLACED_ON
@@ -111,7 +111,7 @@ class ByGate(Placing):
 
     def _undecided(self) -> list[str]:
         pods = self._lab.pods.objects
-        return [name for name in self._pods if name not in self._placed and not _has_outcome(pods.get(name, {}))]
+        return [name for name in self._pods if name not in self._placed and not has_outcome(pods.get(name, {}))]
 
     def _until_decided(self, missed: str, said: Mapping[str, Json] = MappingProxyType({})) -> None:
         """Waits until kubelets have decided about all pods that fit, and looks at these pods; `missed` is the kind of
@@ -120,7 +120,7 @@ class ByGate(Placing):
         if different := self._lab.settle():
             self.tally.wrong(UNSETTLED, "; ".join(different)[:400])
         for name, pod in list(self._lab.pods.objects.items()):
-            if name in self._pods and name not in self._placed and _has_outcome(pod):
+            if name in self._pods and name not in self._placed and has_outcome(pod):
                 self._look_at(pod, said)
         for name in self._undecided():
             if all(verdict["verdict"] == "never" for verdict in self._lab.explain(self._pods[name]).values()):
@@ -173,8 +173,3 @@ def admissions(log: str, decisions: Mapping[str, int]) -> tuple[int, list[str]]:
         else:
             last = name
     return len(admitted) - len(overtaken), overtaken
-
-
-def _has_outcome(pod: Json) -> bool:
-    """Returns whether a kubelet has admitted or refused the pod."""
-    return bool(pod.get("spec", {}).get("nodeName")) and is_decided(pod)

@@ -214,17 +214,6 @@ class _Turn:
         for name, seen in new.items():
             self._note(name, seen)
 
-    def _bound_at(self, name: str) -> float:
-        created, _ = self._created[name]
-        return next(
-            (
-                when
-                for when, of_pod, pod in self._lab.pods.since(created)
-                if of_pod == name and pod.get("spec", {}).get("nodeName")
-            ),
-            time.time(),
-        )
-
     def _seen(self, pod: Json, actual: truth.Truth) -> Seen:
         name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
         held = actual.listed.get(("default", name), {}).values()
@@ -269,7 +258,7 @@ class _Turn:
 
     def _note(self, name: str, seen: Seen) -> None:
         created, devices = self._created[name]
-        self._seconds.append(self._bound_at(name) - created)
+        self._seconds.append(self._lab.bound_at(name, created) - created)
         predicted = len(seen.predicted) == 1 and self._way.scheduler != controlplane.ALONE
         if predicted and not self._way.has_markers:
             is_right = seen.predicted == frozenset(seen.cpus)
