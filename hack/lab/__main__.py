@@ -49,6 +49,9 @@ def main(arguments: list[str]) -> int:
     test.add_argument(
         "--claimed", type=int, default=CLAIMED, help="number of pods with claims, for each way of the part claims"
     )
+    test.add_argument(
+        "--gate", action="store_true", help="topowise places the pods of series and of steered-binds by scheduling gate"
+    )
     verbs.add_parser("down", help="stop the lab")
     verbs.add_parser("status", help="show the running processes")
     args = parser.parse_args(arguments)
@@ -94,7 +97,7 @@ def _test(args: argparse.Namespace) -> int:
     start = time.monotonic()
     try:
         lab = _up(args.machines) if is_own else starting.again()
-        lab.steered, lab.claimed = args.steered, args.claimed
+        lab.steered, lab.claimed, lab.by_gate = args.steered, args.claimed, args.gate
         deadline = start + 60 * args.minutes
         run = testing.Test(lab, chosen, args.pods, deadline, _save, args.policy, args.started).run()
     finally:

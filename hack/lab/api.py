@@ -96,6 +96,17 @@ def wait(condition: Callable[[], Found | None], seconds: float, event: str, ever
         time.sleep(every)
 
 
+def until_still(pending: Callable[[], list[str]], still: float, seconds: float) -> list[str]:
+    """Waits until nothing is pending, or the same for `still` seconds, and returns what is pending."""
+    start = since = time.monotonic()
+    last = pending()
+    while last and time.monotonic() < min(start + seconds, since + still):
+        time.sleep(0.1)
+        if (now := pending()) != last:
+            since, last = time.monotonic(), now
+    return last
+
+
 class Watch(threading.Thread):
     """Keeps the objects of a collection by name, and of the last changes when each came (by this machine's clock)."""
 

@@ -8,7 +8,7 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from lab import controlplane, machine, node, truth
 from lab.api import NODES, PODS, Json, LabError, Watch, wait
@@ -18,6 +18,7 @@ from lab.series import LABEL
 from sandbox.controlplane import token_of
 from topowise import nrt
 from topowise.errors import ParseError
+from topowise.placement import GATE
 
 _READY_S: Final = 300.0
 # A kubelet that is stopped between the two writes of an allocation does not start again (policy_static.go,
@@ -39,8 +40,9 @@ CLAIMED: Final = 200
 class Lab:
     """`setting` are the fields of KubeletConfiguration of the whole test, `changed` the fields that a part has set, by
     node, in addition; `steered` is the number of pods that are steered by policy and node, `claimed` the number of
-    pods with claims by way; `disagreements` counts kubelets that their own memory_manager_state kept from starting, so
-    that it was removed, as an operator has to."""
+    pods with claims by way; `by_gate`: pods of series and steered pods are placed by scheduling gate; `disagreements`
+    counts kubelets that their own memory_manager_state kept from starting, so that it was removed, as an operator has
+    to."""
 
     def __init__(self, directory: Path, plan: Plan) -> None:
         self.directory, self.plan = directory, plan
@@ -55,6 +57,7 @@ class Lab:
         self.disagreements = 0
         self.steered = STEERED
         self.claimed = CLAIMED
+        self.by_gate = False
 
     def watch(self) -> None:
         """Starts the watches of objects and pods."""
@@ -198,6 +201,11 @@ class Lab:
             raise LabError(f"the service does not explain: {said}")
         return {verdict["node"]: verdict for verdict in said}
 
+    def create(self, pod: Json) -> None:
+        """Creates a pod, with the scheduling gate if pods are placed by gate."""
+        gated = {"schedulingGates": [{"name": GATE}], "schedulerName": controlplane.ALONE} if self.by_gate else {}
+        self.api.create(PODS, {**pod, "spec": {**pod["spec"], **gated}})
+
     def outcome(self, name: str, seconds: float = _OUTCOME_S) -> Json | None:
         """Returns the pod once a kubelet has admitted or refused it, or kube-scheduler has found no node."""
 
@@ -206,6 +214,11 @@ class Lab:
             return pod if pod is not None and is_decided(pod) else None
 
         return self.pods.until(decided, seconds)
+
+    def bound_at(self, name: str, since: float) -> float:
+        """Returns when the watch showed the pod's node, now if it has not."""
+        changes = self.pods.since(since)
+        return next((when for when, of, pod in changes if of == name and pod["spec"].get("nodeName")), time.time())
 
     def live(self, node: str = "") -> list[str]:
         """Pods of a series that are on the node, or anywhere."""
@@ -275,13 +288,17 @@ def by_name(metrics: str) -> dict[str, float]:
     return {key: float(value) for key, _, value in pairs}
 
 
+def has_outcome(pod: Json) -> bool:
+    """Returns whether a kubelet has admitted or refused the pod."""
+    status: Json = pod.get("status", {})
+    is_admitted = any(condition["type"] == "Initialized" for condition in status.get("conditions", ()))
+    return is_admitted or status.get("phase") in ("Failed", "Running", "Succeeded")
+
+
 def is_decided(pod: Json) -> bool:
-    """Returns whether the pod is decided: by the kubelet in its status, or by kube-scheduler in a condition."""
-    status: dict[str, Any] = pod.get("status", {})
-    if status.get("phase") in ("Failed", "Running", "Succeeded"):
-        return True
-    conditions = {condition["type"]: condition["status"] for condition in status.get("conditions", ())}
-    return "Initialized" in conditions or conditions.get("PodScheduled") == "False"
+    """Returns whether the pod is decided: by the kubelet, or by kube-scheduler in a condition."""
+    conditions = {condition["type"]: condition["status"] for condition in pod.get("status", {}).get("conditions", ())}
+    return has_outcome(pod) or conditions.get("PodScheduled") == "False"
 
 
 def is_failed(pod: Json | None) -> bool:

@@ -74,12 +74,13 @@ def start(processes: Processes, plan: Plan) -> None:
 
 
 def start_schedulers(processes: Processes, plan: Plan) -> None:
-    """Starts the service, and the stock kube-scheduler that calls it."""
+    """Starts the service, the stock kube-scheduler that calls it, and a kube-scheduler without topowise (`ALONE`)."""
     _start_service(processes, plan)
     extender = controlplane.extender(f"http://127.0.0.1:{plan.extender}", httpTimeout=_TIMEOUT)
     ignored = {"name": "NodeResourcesFit", "args": {"ignoredResources": [steering.RESOURCE]}}
     profile = {"schedulerName": "default-scheduler", "pluginConfig": [ignored]}
     _start_scheduler(processes, plan, "kube-scheduler", {"profiles": [profile], "extenders": [extender]})
+    _start_scheduler(processes, plan, ALONE, {"profiles": [{"schedulerName": ALONE}]})
 
 
 def _start_service(processes: Processes, plan: Plan) -> None:
@@ -88,23 +89,20 @@ def _start_service(processes: Processes, plan: Plan) -> None:
     service = {
         "apiVersion": "topowise.io/v1alpha1",
         "kind": "SchedulerConfiguration",
+        "logging": {"verbosity": 2},
         "client": {"kubeconfig": str(kubeconfig_path)},
         "extender": {"port": plan.extender},
         "readOnly": {"port": plan.explaining},
         "serving": {"address": "127.0.0.1", "port": plan.metrics},
         "steering": {"enabled": True},
         "resourceClaims": {"enabled": True},
+        "placement": {"enabled": True},
     }
     config = work / "topowise.yaml"
     config.write_text(yaml.safe_dump(service))
     serve = [sys.executable, "-m", "topowise_scheduler", "serve", f"--config={config}"]
     processes.start(SERVICE, ["env", f"POD_NAMESPACE={NAMESPACE}", *serve])
     _until_ready(processes, Api(f"http://127.0.0.1:{plan.metrics}", ""), SERVICE)
-
-
-def start_scheduler_alone(processes: Processes, plan: Plan) -> None:
-    """Starts a kube-scheduler without topowise, for pods with its name (`ALONE`)."""
-    _start_scheduler(processes, plan, ALONE, {"profiles": [{"schedulerName": ALONE}]})
 
 
 def _start_scheduler(processes: Processes, plan: Plan, name: str, configuration: Json) -> None:
@@ -149,7 +147,12 @@ NAMESPACE: Final = "topowise-system"
 _EXPORTER: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/topowise-exporter"
 LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 # topowise-scheduler has the rights that the chart gives to kube-scheduler's user.
-_VALUES: Final = ("scheduler.mode=static", "steering.enabled=true", "scheduler.config.resourceClaims.enabled=true")
+_VALUES: Final = (
+    "scheduler.mode=static",
+    "steering.enabled=true",
+    "scheduler.config.resourceClaims.enabled=true",
+    "scheduler.config.placement.enabled=true",
+)
 _HELM_S: Final = 180
 
 

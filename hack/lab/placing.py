@@ -18,13 +18,13 @@ from lab.api import PODS, Json, LabError, wait
 from lab.cluster import Lab, attribute, is_failed
 from lab.machine import Machine
 from lab.results import Part
-from lab.series import Series, bound_by_hand
+from lab.series import bound_by_hand
 
 # Pods that stay on a node: enough that most places are taken, not so many that nothing fits any more.
 _STAY: Final = (2, 4, 6)
 # Verdicts that are about the kubelet, which alone a kubelet can contradict.
 _JUDGED: Final = ("not now", "never")
-_MOST_PROBLEMS: Final = 40
+MOST_PROBLEMS: Final = 40
 # The object is as the node already, so that the service needs only read it.
 _REPORT_S: Final = 30.0
 
@@ -43,7 +43,7 @@ class Tally(msgspec.Struct):
         """Returns the part: passed if no kubelet refused a pod after "fits", or took a pod after a refusal."""
         figures = {kind: self.counts[kind] for kind in (*ORDER, *sorted(self.counts.keys() - set(ORDER)))}
         failed = sum(self.counts[kind] for kind in (REFUSED, TAKEN, UNSETTLED, UNDECIDED, STUCK))
-        return Part(name, failed == 0, dict(figures), tuple(self.problems[:_MOST_PROBLEMS]))
+        return Part(name, failed == 0, dict(figures), tuple(self.problems[:MOST_PROBLEMS]))
 
 
 SENT: Final = "pods"
@@ -73,11 +73,9 @@ class Placing:
         self._placed: set[str] = set()
         self.tally = Tally()
 
-    def run(self, series: Series, count: int) -> Tally:
-        for pod in series.pods(count):
-            self.place(pod)
-        self._lab.clear()
-        return self.tally
+    def part(self, name: str) -> Part:
+        """Returns the part."""
+        return self.tally.part(name)
 
     def place(self, pod: Json) -> None:
         """Places a pod, compares the outcome with the explanation, and makes room for the next pod."""
@@ -110,11 +108,11 @@ class Placing:
             said = self._lab.explain(pod)
         if is_waiting(said):
             texts = [f"{node}: {verdict['text'][:200]}" for node, verdict in said.items()]
-            self.tally.wrong(STUCK, f"{pod['metadata']['name']} {_sizes(pod)}: {'; '.join(texts)}")
+            self.tally.wrong(STUCK, f"{pod['metadata']['name']} {requests_of(pod)}: {'; '.join(texts)}")
         return said
 
     def _judge(self, pod: Json, decided: Json | None, said: dict[str, Json]) -> None:
-        name, sizes = pod["metadata"]["name"], _sizes(pod)
+        name, sizes = pod["metadata"]["name"], requests_of(pod)
         if decided is None:
             self.tally.wrong(UNDECIDED, f"{name} {sizes}")
         elif not decided["spec"].get("nodeName"):
@@ -143,7 +141,7 @@ class Placing:
         elif outcome.equal:
             self.tally.counts[EQUAL] += 1
         else:
-            self.tally.wrong(OTHERWISE, f"{identity[1]} on {node}: {'; '.join(outcome.why)[:400]} {_sizes(pod)}")
+            self.tally.wrong(OTHERWISE, f"{identity[1]} on {node}: {'; '.join(outcome.why)[:400]} {requests_of(pod)}")
 
     def _bind(self, pod: Json, node: str, verdict: Json) -> None:
         copy = bound_by_hand(pod, node)
@@ -155,11 +153,13 @@ class Placing:
         if decided is None:
             self.tally.wrong(UNDECIDED, name)
         elif status.get("phase") != "Failed":
-            self.tally.wrong(TAKEN, f"{name}, said {verdict['text'][:200]!r} {_sizes(pod)}")
+            self.tally.wrong(TAKEN, f"{name}, said {verdict['text'][:200]!r} {requests_of(pod)}")
         elif status.get("reason") == verdict["reason"]:
             self.tally.counts[SAME] += 1
         else:
-            self.tally.wrong(OTHER, f"{name}: {status.get('reason')!r} and not {verdict['reason']!r} {_sizes(pod)}")
+            self.tally.wrong(
+                OTHER, f"{name}: {status.get('reason')!r} and not {verdict['reason']!r} {requests_of(pod)}"
+            )
         if is_failed(decided):
             self._lab.discard(name)
         else:
@@ -194,7 +194,7 @@ def is_offered(pod: Json, machine: Machine) -> bool:
     return limited <= offered
 
 
-def _sizes(pod: Json) -> str:
+def requests_of(pod: Json) -> str:
     """Returns the requests of the containers, in short."""
     spec = pod["spec"]
     listed = [*spec.get("initContainers", ()), *spec["containers"]]

@@ -12,7 +12,6 @@ Figure: TypeAlias = int | float | str
 # Figures of a series, from the service's metrics.
 HITS: Final = "predictions that the service saw come true"
 MISSES: Final = "and not"
-HIT_RATE: Final = "hit rate, %"
 VERDICTS: Final = "verdicts on nodes"
 WAITS: Final = "of them waiting for a report"
 
@@ -54,18 +53,7 @@ def came_true(before: Mapping[str, float], after: Mapping[str, float]) -> dict[s
     increase = {name: int(count - before[name]) for name, count in after.items()}
     misses, verdicts, waits = (increase.pop(name) for name in ("missed", "verdicts", "waits"))
     hits = sum(increase.values())
-    return {
-        HITS: hits,
-        MISSES: misses,
-        HIT_RATE: hit_rate(hits, misses),
-        VERDICTS: verdicts,
-        WAITS: waits,
-    }
-
-
-def hit_rate(hits: int, misses: int) -> Figure:
-    """Returns the hit rate in percent, "-" without predictions."""
-    return round(100 * hits / (hits + misses), 1) if hits + misses else "-"
+    return {HITS: hits, MISSES: misses, VERDICTS: verdicts, WAITS: waits}
 
 
 def percentile(values: list[float], share: float) -> float:

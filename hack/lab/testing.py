@@ -16,6 +16,7 @@ import topowise
 from images.application import REPOSITORY
 from lab import controlplane, parts, results
 from lab.cluster import Lab
+from lab.gated import ByGate
 from lab.parts.disturbing import reconfigure
 from lab.placing import Placing
 from lab.results import Part, Results
@@ -97,19 +98,21 @@ class Test:
         if time.monotonic() > self._deadline:
             self._skip(f"series {setting}")
             return
-        title = f"Series: {setting}" + ("" if self._started == STARTED else f", {self._started:.0%} of the pods run")
+        title = f"Series{' by gate' if self._lab.by_gate else ''}: {setting}" + (
+            "" if self._started == STARTED else f", {self._started:.0%} of the pods run"
+        )
 
         def run() -> Part:
             for name in self._lab.nodes:
                 reconfigure(self._lab, name, SETTINGS[setting])
-            placing = Placing(self._lab, number)
+            placing = ByGate(self._lab, number) if self._lab.by_gate else Placing(self._lab, number)
             series = Series(next(iter(self._lab.machines.values())), number, f"s{number}", self._started)
             before = self._lab.predictions()
             for pod in series.pods(self._pods):
                 if time.monotonic() > self._deadline:
                     break
                 placing.place(pod)
-            part = placing.tally.part(title)
+            part = placing.part(title)
             predicted = results.came_true(before, self._lab.predictions())
             self._lab.clear()
             return msgspec.structs.replace(part, figures={**part.figures, **predicted})

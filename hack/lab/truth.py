@@ -290,6 +290,36 @@ def agreement(
     return Agreement(not why and not chosen_otherwise, not why and chosen_otherwise, tuple(why))
 
 
+def located(pod: Json, truth: Truth, machine: Mapping[int, Node]) -> dict[str, frozenset[int]]:
+    """Returns the NUMA nodes of a pod's allocations by container."""
+    metadata = pod["metadata"]
+    files = truth.by_uid.get(metadata["uid"], {})
+    listed = truth.listed.get((metadata["namespace"], metadata["name"]), {})
+    nothing = Held()
+    return {
+        name: _numa(
+            files.get(name, nothing).cpus,
+            files.get(name, nothing).memory,
+            listed.get(name, nothing).devices,
+            truth,
+            machine,
+        )
+        for name in files.keys() | listed.keys()
+    }
+
+
+def unexplained(steps: Iterable[Json], actual: Mapping[str, frozenset[int]]) -> list[str]:
+    """Returns the containers, or "pod", that are on other NUMA nodes than the steps of an explanation say."""
+    whole = frozenset[int]().union(*actual.values())
+    different = []
+    for step in steps:
+        given = actual.get(step["container"], frozenset()) if step["container"] else whole
+        if step["chosen"] is not None and not given <= {*step["chosen"]}:
+            name = step["container"] or "pod"
+            different.append(f"{name}: NUMA nodes {step['chosen']} explained, {sorted(given)} given")
+    return different
+
+
 def _aligned(devices: Mapping[str, frozenset[str]], truth: Truth, numa: tuple[int, ...]) -> dict[str, Counter[str]]:
     """Counts devices near the chosen nodes, far from them, and near none: within each the kubelet takes any."""
     return {

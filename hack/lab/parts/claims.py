@@ -16,7 +16,7 @@ from collections import Counter
 from typing import Any, Final, NamedTuple
 
 from lab import controlplane, results, series, truth
-from lab.api import PODS, Json
+from lab.api import PODS, Json, until_still
 from lab.cluster import Lab, is_refused
 from lab.parts.steered_binds import until_markers
 from lab.results import Figure, Part
@@ -71,14 +71,10 @@ def claims(lab: Lab) -> Part:
     _create(lab, next(iter(drivers.values())))
     for name in drivers:
         until_markers(lab, name)
-    controlplane.start_scheduler_alone(lab.processes, lab.plan)
     figures: dict[str, Figure] = {}
     problems: list[str] = []
-    try:
-        for way in WAYS:
-            _place(lab, list(drivers), way, figures, problems)
-    finally:
-        lab.processes.stop(controlplane.ALONE)
+    for way in WAYS:
+        _place(lab, list(drivers), way, figures, problems)
     return Part("Claimed devices beside CPUs and memory", not problems, figures, tuple(problems))
 
 
@@ -168,7 +164,7 @@ class _Turn:
                 names.append(pod["metadata"]["name"])
                 self._created[names[-1]] = time.time(), devices
                 self._lab.api.create(PODS, pod)
-            self._until_still()
+            self._waited.update(until_still(self._pending, _STILL_S, _DECIDED_S))
             self._look()
             if number // self._wave % _DOCTOR_EVERY == 0:
                 self._doctor()
@@ -178,7 +174,7 @@ class _Turn:
             if not self._pending():
                 break
             self._end(list(self._running))
-            self._until_still()
+            self._waited.update(until_still(self._pending, _STILL_S, _DECIDED_S))
             self._look()
         left = self._pending()
         self._left = len(left)
@@ -193,15 +189,6 @@ class _Turn:
             for name, pod in list(self._lab.pods.objects.items())
             if name in self._created and pod.get("status", {}).get("phase") not in ("Running", "Failed")
         ]
-
-    def _until_still(self) -> None:
-        """Waits until all pods run, or until the pods that do not run have been the same for some seconds."""
-        deadline, since, last = time.monotonic() + _DECIDED_S, time.monotonic(), self._pending()
-        while last and time.monotonic() < min(deadline, since + _STILL_S):
-            time.sleep(0.1)
-            if (now := self._pending()) != last:
-                since, last = time.monotonic(), now
-        self._waited.update(last)
 
     def _look(self) -> None:
         """Notes where the pods are that have begun to run."""
@@ -226,17 +213,6 @@ class _Turn:
         self._running |= new
         for name, seen in new.items():
             self._note(name, seen)
-
-    def _bound_at(self, name: str) -> float:
-        created, _ = self._created[name]
-        return next(
-            (
-                when
-                for when, of_pod, pod in self._lab.pods.since(created)
-                if of_pod == name and pod.get("spec", {}).get("nodeName")
-            ),
-            time.time(),
-        )
 
     def _seen(self, pod: Json, actual: truth.Truth) -> Seen:
         name, node = pod["metadata"]["name"], pod["spec"]["nodeName"]
@@ -282,7 +258,7 @@ class _Turn:
 
     def _note(self, name: str, seen: Seen) -> None:
         created, devices = self._created[name]
-        self._seconds.append(self._bound_at(name) - created)
+        self._seconds.append(self._lab.bound_at(name, created) - created)
         predicted = len(seen.predicted) == 1 and self._way.scheduler != controlplane.ALONE
         if predicted and not self._way.has_markers:
             is_right = seen.predicted == frozenset(seen.cpus)

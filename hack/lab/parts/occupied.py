@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from lab.api import PODS, Json, LabError, wait
-from lab.cluster import Lab, is_decided, is_refused
+from lab.cluster import Lab, has_outcome, is_refused
 from lab.placing import ORDER, Placing, Tally, until_placed
 from lab.results import Part
 from lab.series import Series, small
@@ -229,6 +229,6 @@ def refusals(changes: Iterable[tuple[float, str, Json]]) -> tuple[list[str], lis
             where, status = pod["spec"].get("nodeName"), pod["status"]
             words = f"{name} on {where}: {status['reason']}: {status.get('message', '')[:160]}"
             (again if name in admitted else refused)[name] = words
-        elif pod["spec"].get("nodeName") and is_decided(pod):
+        elif has_outcome(pod):
             admitted.add(name)
     return list(refused.values()), list(again.values())

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from lab import series
 from lab.api import NODES, PODS, Json, Watch, wait
-from lab.cluster import Lab, is_refused
+from lab.cluster import Lab, has_outcome, is_refused
 from lab.controlplane import LEASES
 from lab.parts.disturbing import reconfigure
 from lab.results import Figure, Part, percentile
@@ -56,7 +56,7 @@ class Steered:
         pod = marked(name, self.node, containers, numa, starts=starts)
         self.counts["pods"] += 1
         created = time.time()
-        self._lab.api.create(PODS, pod)
+        self._lab.create(pod)
         return name, created
 
     def _random_numa_node(self, containers: int) -> int:
@@ -82,7 +82,7 @@ class Steered:
             self.problems.append(f"{name}: {text.get('reason')}: {text.get('message') or text.get('conditions')}")
             del self._required[name]
             return
-        self.bound.append(_bound_at(self._lab, name, created) - created)
+        self.bound.append(self._lab.bound_at(name, created) - created)
         self._compare(name, pod["metadata"]["uid"])
 
     def _compare(self, name: str, uid: str) -> None:
@@ -145,25 +145,9 @@ def marked(
     return pod
 
 
-def _decided(pod: Json | None) -> Json | None:
-    """Returns the pod if a kubelet has decided about it; kube-scheduler tries a pod again that it could not bind."""
-    status = {} if pod is None else pod.get("status", {})
-    is_decided = status.get("phase") in ("Failed", "Running") or any(
-        each["type"] == "Initialized" for each in status.get("conditions", ())
-    )
-    return pod if is_decided else None
-
-
 def until_decided(lab: Lab, name: str, seconds: float = _PLACED_S) -> Json | None:
     """Waits until a kubelet has decided about the pod; returns None after the time limit."""
-    return lab.pods.until(lambda pods: _decided(pods.get(name)), seconds)
-
-
-def _bound_at(lab: Lab, name: str, since: float) -> float:
-    """Returns when the watch showed the pod's node."""
-    return next(
-        when for when, of_pod, pod in lab.pods.since(since) if of_pod == name and pod.get("spec", {}).get("nodeName")
-    )
+    return lab.pods.until(lambda pods: pods[name] if has_outcome(pods.get(name, {})) else None, seconds)
 
 
 def steered_binds(lab: Lab) -> Part:
@@ -261,6 +245,6 @@ def _unmarked(lab: Lab, node: str, label: str) -> list[float]:
         name, created = f"{label}-{node}-{number}", time.time()
         lab.api.create(PODS, marked(name, node, 1, marker=False))
         until_decided(lab, name)
-        seconds.append(_bound_at(lab, name, created) - created)
+        seconds.append(lab.bound_at(name, created) - created)
         lab.delete([name])
     return seconds

@@ -183,3 +183,13 @@ def test_zones_are_compared_with_sys() -> None:
     problems = " ".join(differences(raw))
     for problem in ("node-1: distances", "node-1: CPUs", "node-0: memory"):
         assert problem in problems
+
+
+def test_a_pod_elsewhere_than_explained_is_found() -> None:
+    pod = {"metadata": {"uid": "uid-a", "namespace": "default", "name": "a"}}
+    actual = truth.located(pod, truth.read(node_output()), truth.nodes(SYS))
+    assert actual == {"main": {0}, "first": {0}}
+    assert (
+        truth.unexplained([{"container": "main", "chosen": [0]}, {"container": "first", "chosen": None}], actual) == []
+    )
+    assert truth.unexplained([{"container": "", "chosen": [1]}], actual) == ["pod: NUMA nodes [1] explained, [0] given"]
