@@ -13,9 +13,8 @@ from topowise.text import Line
 from topowise_scheduler.explain.text import most_frequent_first, plural
 from topowise_scheduler.kubectl import cluster, json_output, zones
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl.console import Console, Output
+from topowise_scheduler.kubectl.console import Console, Output, columns
 from topowise_scheduler.kubectl.manifests import Workload, not_looked_at
-from topowise_scheduler.kubectl.table import columns
 from topowise_scheduler.kubelet import numa_placement
 from topowise_scheduler.overlay import defrag
 from topowise_scheduler.overlay.defrag import Change, Hindrance, Plan, Shortfall, Step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topowise_scheduler.kubectl.doctor import exporters, own_pods, reports
+from topowise_scheduler.kubectl.doctor import own_pods, reports
 from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.report import Report
 
@@ -17,12 +17,12 @@ def causes(
     Without all pods of the cluster no report is compared with the pods of its node.
     """
     mismatched = reports.mismatches(there, known, now) if has_all_pods else {}
-    pods = [pod for pod in there.pods or () if own_pods.is_of(pod.metadata, exporters.COMPONENT)]
+    pods = [pod for pod in there.pods or () if own_pods.is_of(pod.metadata, own_pods.EXPORTER)]
     ready = {pod.spec.nodeName for pod in pods if pod.is_ready}
     covered = {pod.spec.nodeName for pod in pods}
     by_node = {}
     for raw, report in known:
-        is_expected = report.name in covered or (covered and exporters.FIELD_MANAGER in raw.writers)
+        is_expected = report.name in covered or (covered and own_pods.FIELD_MANAGER in raw.writers)
         applies = {
             "kubelet": bool(report.unconfirmed),
             "exporter-down": is_expected and report.name not in ready,

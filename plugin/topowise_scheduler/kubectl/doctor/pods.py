@@ -7,8 +7,8 @@ from typing import Final
 
 from topowise import pods
 from topowise_scheduler.explain.text import plural
+from topowise_scheduler.kubectl.console import seconds_since
 from topowise_scheduler.kubectl.doctor.finding import Finding
-from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.ledger.pods.records import KUBELET_REFUSALS, PodRecord
 from topowise_scheduler.options.device_affinity.outcomes import NO_TERMS, observed

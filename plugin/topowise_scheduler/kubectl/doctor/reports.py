@@ -1,4 +1,5 @@
-"""Checks that each node has a report with a single writer, and that the report includes the present pods.
+"""Checks that the API server serves NodeResourceTopology, and that each node has a report with a single writer that
+includes the present pods.
 
 An NRT is written only on a change, so its age shows nothing. The fingerprint shows it: the pods that the exporter has
 seen, against the pods on the node.
@@ -7,13 +8,14 @@ seen, against the pods on the node.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
-from topowise import fingerprint, pods
-from topowise.errors import ParseError
+from topowise import fingerprint, nrt, pods
+from topowise.errors import ParseError, SourceError
+from topowise_scheduler.kubectl.console import seconds_since
 from topowise_scheduler.kubectl.doctor.finding import Finding
-from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.objects import Objects, Reported
+from topowise_scheduler.kubectl.source import ForbiddenError, MissingError, decoded
 from topowise_scheduler.ledger.node.confirmation import is_exclusive
 from topowise_scheduler.report import Report
 from topowise_scheduler.verdicts.kube_scheduler import NodeObject
@@ -175,3 +177,32 @@ def _started(pod: pods.Pod) -> str:
 
 def _is_leaving(pod: pods.Pod) -> bool:
     return pod.metadata.deletionTimestamp is not None
+
+
+PATH: Final = f"/apis/{nrt.GROUP}"
+_WHY: Final = "exporters cannot write and the scheduler cannot read: every pod is scheduled without NUMA nodes"
+_WHY_OLD: Final = "topowise-exporter cannot write; objects of other exporters are read without their attributes"
+
+
+def check_definition(answer: bytes | SourceError) -> Iterator[Finding]:
+    """Checks the discovery document of the group (PATH), which needs no rights."""
+    kind = f"API group {nrt.GROUP}"
+    if isinstance(answer, MissingError):
+        yield Finding(
+            "definition", "error", kind, (), "is not served", _WHY,
+            "install the CRD: kubectl apply -f charts/topowise/crds",
+        )  # fmt: skip
+        return
+    if isinstance(answer, ForbiddenError):
+        return
+    if isinstance(answer, SourceError):
+        raise answer
+    document: dict[str, Any] = decoded(answer, PATH)
+    served = [str(version.get("version")) for version in document.get("versions") or ()]
+    if nrt.VERSION not in served:
+        yield Finding(
+            "definition", "error", kind, (),
+            f"serves {', '.join(served) or 'no version'}, expected {nrt.VERSION}",
+            _WHY_OLD if nrt.OLD_VERSION in served else _WHY,
+            "replace the CRD by charts/topowise/crds, which serves v1alpha1 and v1alpha2",
+        )  # fmt: skip
