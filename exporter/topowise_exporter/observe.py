@@ -17,7 +17,7 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime import clock
 from topowise_exporter.conditions import Condition
 from topowise_exporter.configuration import ExporterConfiguration
-from topowise_exporter.dra import device_counts
+from topowise_exporter.dra import slices
 from topowise_exporter.dra.slices import Devices
 from topowise_exporter.hardware import Hardware, HardwareReading
 from topowise_exporter.kubelet import entry_owners
@@ -34,10 +34,9 @@ from topowise_exporter.kubelet.podresources import PodResources, lists_claims
 from topowise_exporter.kubelet.pods_in_admission import Admissions, Sorted
 from topowise_exporter.kubelet.settings import Source
 from topowise_exporter.kubelet.startup import Before, KubeletAnswer, KubeletRestarts
-from topowise_exporter.node_files import AdmittedPods, FilesReading, NodeFiles
+from topowise_exporter.node_files import AdmittedPods, FilesReading, NodeFiles, Unlisted, UnlistedResources
 from topowise_exporter.publish.topology import Observation
 from topowise_exporter.state_file_check import StartCheck
-from topowise_exporter.unlisted import Unlisted, UnlistedResources
 
 _NONE: Final[frozenset[str]] = frozenset()
 _NO_DEVICES: Final[Devices] = {}
@@ -99,7 +98,7 @@ class _Claims:
         """The devices, and the problem for which they are left out."""
         devices = self._devices()
         # The feature gate may be set by a flag, which no configuration file shows. A claim in List proves the gate.
-        self._is_listed = self._is_listed or bool(devices and device_counts.allocated_claims(pods))
+        self._is_listed = self._is_listed or bool(devices and slices.allocated_claims(pods))
         if not devices or self._is_listed or lists_claims(version, kubelet.featureGates or {}):
             return devices, {}
         problem = f"kubelet {version} without the feature gate KubeletPodResourcesDynamicResources"

@@ -37,7 +37,7 @@ from topowise_exporter.kubelet import entry_owners, state_files
 from topowise_exporter.kubelet.allocations import Allocations
 from topowise_exporter.kubelet.podresources import PodResources
 from topowise_exporter.kubelet.settings import Source
-from topowise_exporter.kubelet.settings.section import Kubelet
+from topowise_exporter.kubelet.settings.sources import Kubelet
 from topowise_exporter.kubelet.state_files import StateFile
 from topowise_exporter.machine import Machine
 from topowise_exporter.observe import Observer, Reading

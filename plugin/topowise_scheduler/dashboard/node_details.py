@@ -16,7 +16,7 @@ import msgspec
 from topowise.bounded import Bounded
 from topowise_scheduler.explain import picture
 from topowise_scheduler.explain.picture.contents import Zone
-from topowise_scheduler.kubelet import Kubelet, numa_placement
+from topowise_scheduler.kubelet import Kubelet, allocated_nodes
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.node.history import Entry
 from topowise_scheduler.ledger.node.node_state import NodeState
@@ -132,14 +132,14 @@ def _pods(node_state: NodeState, kubelet: Kubelet, monotonic: float, claimed: Ma
     rows = []
     for entry in node_state.history.entries():
         uid = entry.uid
-        placements = numa_placement.of(kubelet, uid, is_exact=is_exact) if uid in kubelet.active else {}
+        placements = allocated_nodes.placements(kubelet, uid, is_exact=is_exact) if uid in kubelet.active else {}
         certainty = _certainty(
             entry,
             is_uncertain=uid in uncertain,
             is_placed=uid in kubelet.active,
             is_reported=node_state.is_reported(uid),
         )
-        numa = numa_placement.in_words(placements) + claimed.get(uid, "")
+        numa = allocated_nodes.in_words(placements) + claimed.get(uid, "")
         rows.append(PodRow("/".join(entry.name), certainty, numa, entry.record.priority))
     return tuple(sorted(rows, key=lambda row: row.name))
 

@@ -1,6 +1,7 @@
 """Why each node accepts or refuses a pod, and how many more copies it takes, for any node that a person names.
 
 Verdicts are those of overlay/trial.py and the gates. Scores are made for the nodes that kube-scheduler would ask about.
+Copies are placed until the kubelet or the node's sums refuse.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ import msgspec
 from topowise.bounded import Bounded, size_of_json
 from topowise.pods import Amounts
 from topowise_scheduler.explain import explanation
-from topowise_scheduler.explain.capacity import Room, room_on
 from topowise_scheduler.explain.explanation import NodeExplanation, Verdict
 from topowise_scheduler.explain.node_verdicts import NodeVerdict, node_verdicts
 from topowise_scheduler.explain.refusal_texts import text
-from topowise_scheduler.kubelet import Kubelet, free_amounts
+from topowise_scheduler.kubelet import Kubelet, allocated_nodes, free_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.claims.gate import ClaimOption
 from topowise_scheduler.options.device_affinity.gate import DeviceAffinityOption
@@ -25,10 +25,57 @@ from topowise_scheduler.options.device_affinity.outcomes import NO_TERMS
 from topowise_scheduler.options.steering.annotation import NO_DEMAND
 from topowise_scheduler.options.steering.choice import Choice
 from topowise_scheduler.options.steering.gate import SteeringOption
+from topowise_scheduler.overlay.overlay import Overlay, Unfit
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 from topowise_scheduler.verdicts.refusals import Refusal
+
+MOST: Final = 1000
+"""Copies tried on a node: more than any kubelet takes (maxPods), which is not known of every node."""
+_NO_FURTHER: Final = f"not tried beyond {MOST}"
+_BY_SUMS: Final = "not reported: only node allocatable was checked"
+
+
+class Room(msgspec.Struct, frozen=True, rename="camel"):
+    """The number of copies that fit on a node, the NUMA nodes of the first copy, and the reason for the end.
+
+    `is_least` is always False: the count is always finished.
+    """
+
+    node: str
+    count: int
+    is_least: bool = False
+    first: str = "-"
+    limit: str = ""
+
+
+def room_on(trial: Trial, record: PodRecord, verdict: NodeVerdict) -> Room:
+    """Returns the room for copies of a pod on the node of a verdict about the pod."""
+    name, node, precision = verdict.name, trial.node(verdict.name), trial.precision(verdict.name)
+    if not verdict.takes_pod or record.needs is None:
+        return Room(name, 0, limit=text(verdict.reason))
+    by_sums = None if node is None else kube_scheduler.room(node, record.needs, trial.used(record, name))
+    if not precision:
+        return Room(name, by_sums[0] if by_sums else 0, limit=_BY_SUMS)
+    most, last = by_sums if by_sums is not None and by_sums[0] <= MOST else (MOST, _NO_FURTHER)
+    overlay, first = Overlay(trial), "-"
+    for count in range(most):
+        placed = overlay.place(record, name)
+        if isinstance(placed, Unfit):
+            return Room(name, count, first=first, limit=_explained(name, placed, precision))
+        overlay = placed.overlay
+        if not count:
+            containers = allocated_nodes.placements(placed.state, placed.record.uid, is_exact=precision == "exact")
+            first = allocated_nodes.in_words(containers)
+    return Room(name, most, first=first, limit=last)
+
+
+def _explained(name: str, unfit: Unfit, precision: str) -> str:
+    if unfit.state is None or unfit.record is None:
+        return text(unfit.reason)
+    return explanation.explain(name, unfit.state, unfit.record.view(unfit.state), precision=precision).text
+
 
 _OTHERWISE: Final[dict[Verdict, str]] = {
     "fits": "the pod would fit otherwise",

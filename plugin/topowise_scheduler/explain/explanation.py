@@ -17,9 +17,9 @@ from topowise import cpuset
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler.explain.merge_table import MergeTable, merge_table
 from topowise_scheduler.explain.text import enumerated, rough_duration, with_unit
-from topowise_scheduler.explain.zone_amounts import zone_amounts
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
 from topowise_scheduler.kubelet.allocated_nodes import AllocatedNodes, allocated_nodes
+from topowise_scheduler.kubelet.free_amounts import zone_amounts
 from topowise_scheduler.kubelet.hints import Hint, Hints
 from topowise_scheduler.kubelet.masks import members, union
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests

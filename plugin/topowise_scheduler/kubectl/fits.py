@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from topowise.text import Line, Styled
-from topowise_scheduler.explain.capacity import Room
-from topowise_scheduler.explain.cluster_view import ClusterView
+from topowise_scheduler.explain.cluster_view import ClusterView, Room
 from topowise_scheduler.explain.text import plural
 from topowise_scheduler.explain.waiting import waiting_pod
 from topowise_scheduler.explain.waiting_texts import next_step

@@ -14,7 +14,7 @@ from topowise_scheduler.explain.text import first_of
 
 if TYPE_CHECKING:
     # Not at run time: the list of nodes starts without numpy.
-    from topowise_scheduler.explain.capacity import Room
+    from topowise_scheduler.explain.cluster_view import Room
 
 MOST_ROWS: Final = 20
 """The most nodes with a row each."""

@@ -25,8 +25,8 @@ from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl.console import Console, Output, columns
 from topowise_scheduler.kubectl.explain import ordered
 from topowise_scheduler.kubectl.manifests import Workload, not_looked_at
-from topowise_scheduler.kubelet import numa_placement as placing
 from topowise_scheduler.kubelet import version_of
+from topowise_scheduler.kubelet.allocated_nodes import Placed, in_words, placements
 from topowise_scheduler.report import read
 from topowise_scheduler.report.restart_forecast import REFUSES, STOPS, Change, foresee_all
 from topowise_scheduler.verdicts.kube_scheduler import Pod
@@ -46,7 +46,7 @@ class SimulatedPod(msgspec.Struct, frozen=True):
     origin: str
     priority: int
     node: str = ""
-    containers: Mapping[str, placing.Placed] = {}
+    containers: Mapping[str, Placed] = {}
     refusals: Mapping[str, Reason] = {}
     reasons: Mapping[str, str] = {}
     next_step: str = ""
@@ -116,7 +116,7 @@ def _rows(placed: Sequence[SimulatedPod], *, is_wide: bool) -> tuple[list[str], 
             pod.pod,
             *([pod.origin, str(pod.priority)] if is_wide else []),
             pod.node or _NOWHERE,
-            reasons.cell(placing.in_words(pod.containers) if pod.node else pod.summary, is_wide=is_wide),
+            reasons.cell(in_words(pod.containers) if pod.node else pod.summary, is_wide=is_wide),
         ]
         for pod in placed
     ]
@@ -181,7 +181,7 @@ class Simulation:
         if kubelet is None:
             return msgspec.structs.replace(simulated, node=node)
         is_exact = self._trial.precision(node) == "exact"
-        return msgspec.structs.replace(simulated, node=node, containers=placing.of(kubelet, uid, is_exact=is_exact))
+        return msgspec.structs.replace(simulated, node=node, containers=placements(kubelet, uid, is_exact=is_exact))
 
     def _refusals(self, workload: Workload, pod: Pod) -> dict[str, Reason]:
         """The refusal of each node, "" if it takes the pod."""

@@ -10,8 +10,8 @@ Kubelet versions differ in data only: behaviour.py. Recorded decisions of each v
 """
 
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
-from topowise_scheduler.kubelet.admission import Admission, MemoryBlock, Placement, Rejection
 from topowise_scheduler.kubelet.configuration import KubeletStartError
+from topowise_scheduler.kubelet.hints import Admission, MemoryBlock, Placement, Rejection
 from topowise_scheduler.kubelet.machine import Core, Device, DevicePlugin, Machine, NumaNode
 from topowise_scheduler.kubelet.node import Kubelet
 from topowise_scheduler.kubelet.versions import KubeletVersion, version_of

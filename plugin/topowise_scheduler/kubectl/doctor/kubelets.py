@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Final
 
 from topowise import attributes, digits, kubeletconfig, nrt, pods, quantity
-from topowise.attributes import refused_state_files
+from topowise.attributes import confirmation
 from topowise.errors import ParseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import Pod
@@ -122,7 +122,7 @@ def _of_policy(config: KubeletConfiguration, zones: int) -> Iterator[Words]:
 
 def of_restarts(raw: Reported) -> Iterator[Words]:
     """Yields the state files that the kubelet refuses at its next start."""
-    for name, why in refused_state_files.read(nrt.attributes_of(raw.topology.attributes)).items():
+    for name, why in confirmation.refused_state_files(nrt.attributes_of(raw.topology.attributes)).items():
         yield (
             "error",
             f"kubelet will not start again with its {name}: {why}",

@@ -155,7 +155,7 @@ def _escaped(content: str) -> str:
 
 
 STYLE: Final = """\
-/* The colours are those of the pictures (explain/picture/palette.py). */
+/* The colours are those of the pictures (explain/picture/svg.py). */
 :root {
   color-scheme: light dark;
   --canvas: #f4f6f8; --frame: #fff; --line: #d3dae1; --text: #1c2530; --dim: #566270; --accent: #6a3fa0;

@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.verdicts.engine import Candidates
-from topowise_scheduler.verdicts.strategies.scale import RAW_MAX
-from topowise_scheduler.verdicts.strategies.strategy import Strategy
+from topowise_scheduler.verdicts.strategies.scale import RAW_MAX, Strategy
 
 # Sums in memory at a time.
 _CELLS: Final = 1 << 17

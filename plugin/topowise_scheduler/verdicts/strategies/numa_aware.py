@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from topowise_scheduler.verdicts.engine import Candidates
 from topowise_scheduler.verdicts.strategies.allocations import INIT
-from topowise_scheduler.verdicts.strategies.scale import RAW_MAX
-from topowise_scheduler.verdicts.strategies.strategy import Strategy
+from topowise_scheduler.verdicts.strategies.scale import RAW_MAX, Strategy
 
 _PERCENT = RAW_MAX // 100
 
