@@ -9,7 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from topowise import attributes, cpuset, fingerprint, kubeletconfig, nrt, numaplacement
-from topowise.attributes import confirmation, cores, devices, holdings, pcie_roots
+from topowise.attributes import confirmation, cores, devices, holdings, pci_devices
 from topowise.errors import ParseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import Section
@@ -156,7 +156,7 @@ def _node_attributes(
             allocations.allocatable.devices, empty=(device.resource for device in allocations.absent)
         )
         _add_pci_functions(observation.machine, allocations.allocatable.devices, node_attributes)
-    if observation.devices and (roots := pcie_roots.write(numa_nodes_of_roots(observation.machine))):
+    if observation.devices and (roots := pci_devices.write_roots(numa_nodes_of_roots(observation.machine))):
         node_attributes[attributes.PCIE_ROOTS] = roots
     if allocations.admitting:
         node_attributes[attributes.ADMITTING] = confirmation.write_pods(allocations.admitting)

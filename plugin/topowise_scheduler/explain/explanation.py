@@ -207,7 +207,7 @@ def explain(
     `refusal` is a refusal by topowise, whatever the kubelet says. `never`: the pod does not fit on the empty node
     either. `unconfirmed` says why the kubelet does not confirm the report at present. `with_hints` adds the hints and
     their merges. `by_chance`: the node fits but may refuse the pod, by its choice of devices
-    (device_affinity/refusal_risk.py).
+    (device_affinity/choices.py).
     """
     takes = 0.0 if cost.is_quick(node) else cost.estimate(node, pod).seconds
     admission, node, steps = _tried(node, pod, with_hints=with_hints)
@@ -266,7 +266,7 @@ def _tried(node: Kubelet, pod: PodView, *, with_hints: bool = False) -> tuple[Ad
 
 
 def _shared(node: Kubelet, pod: PodView) -> str:
-    """The CPUs of the placed pod that the kubelet has reserved or given to another pod too (hazards.py), if any."""
+    """The CPUs of the placed pod that the kubelet has reserved or given to another pod too (panics.py), if any."""
     manager = node.cpu
     if manager is None or manager.policy.topology.is_even:
         return ""

@@ -13,7 +13,8 @@ from topowise.kube import paths
 from topowise.text import Line, Styled
 from topowise_scheduler.kubectl import json_output, objects, reasons, selection, zones
 from topowise_scheduler.kubectl.console import Console, Output, Paint, age, columns, width_of
-from topowise_scheduler.kubectl.doctor import outdated, own_pods
+from topowise_scheduler.kubectl.doctor import own_pods
+from topowise_scheduler.kubectl.doctor.reports import outdated_causes
 from topowise_scheduler.kubectl.source import ForbiddenError, Kubectl
 from topowise_scheduler.kubectl.zones import Losses
 from topowise_scheduler.report import Report, read
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace, console: Console) -> Output:
     reports = selection.selected(options, there, losses)
     known = [(report, read(report.topology)) for report in reports]
     now = objects.saved_at(there) if options.file else console.now
-    unconfirmed = outdated.causes(there, known, now, has_all_pods=bool(options.file))
+    unconfirmed = outdated_causes(there, known, now, has_all_pods=bool(options.file))
     if options.output not in ("table", "wide"):
         rows = _documents(known, losses, unconfirmed)
         names = [report.topology.metadata.name for report in reports]

@@ -83,7 +83,7 @@ def _relative(source: NumaNode, target: NumaNode) -> int:
     return max(_LOCAL, min(_MAX_DISTANCE, (2 * _LOCAL * far + near) // (2 * near)))
 
 
-# (node, node) -> the node to take: the vote of KEP-6007 (most_allocated.py).
+# (node, node) -> the node to take: the vote of KEP-6007 (scopes.py).
 Fitter = Callable[[int, int], int]
 
 

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from topowise import attributes, fingerprint, nrt, numaplacement
-from topowise.attributes import confirmation, pcie_roots
+from topowise.attributes import confirmation, pci_devices
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion, is_release, version_of
@@ -258,7 +258,7 @@ def _head(
         unconfirmed=confirmation.read_reasons(named),
         boot_id=named.get(attributes.BOOT_ID, "")[:_MAX_BOOT_ID_LENGTH],
         # Nodes of a pool share the text. A longer text cannot be read.
-        pcie_roots=sys.intern(named.get(attributes.PCIE_ROOTS, "")[: pcie_roots.MOST_BYTES + 1]),
+        pcie_roots=sys.intern(named.get(attributes.PCIE_ROOTS, "")[: pci_devices.MOST_BYTES + 1]),
         kubelet=kubelet,
         reported_version=reported_version,
         node_version=node_version,

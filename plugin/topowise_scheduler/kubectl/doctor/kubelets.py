@@ -19,9 +19,9 @@ from topowise_scheduler.explain.text import plural, rough_duration
 from topowise_scheduler.kubectl.doctor.finding import Finding, Severity
 from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.kubelet import cost
-from topowise_scheduler.kubelet.hazards import hazards
 from topowise_scheduler.kubelet.hints import SMT_ALIGNMENT
 from topowise_scheduler.kubelet.masks import members
+from topowise_scheduler.kubelet.panics import hazards
 from topowise_scheduler.report import Report, read
 from topowise_scheduler.report.restart_forecast import NodeRestart, foresee_all
 from topowise_scheduler.report.texts import distances

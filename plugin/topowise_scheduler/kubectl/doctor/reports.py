@@ -2,7 +2,8 @@
 includes the present pods.
 
 An NRT is written only on a change, so its age shows nothing. The fingerprint shows it: the pods that the exporter has
-seen, against the pods on the node.
+seen, against the pods on the node. Which reports are outdated follows by the causes of the service
+(ledger/gates/unconfirmed.py), without the model.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Final
 from topowise import fingerprint, nrt, pods
 from topowise.errors import ParseError, SourceError
 from topowise_scheduler.kubectl.console import seconds_since
+from topowise_scheduler.kubectl.doctor import own_pods
 from topowise_scheduler.kubectl.doctor.finding import Finding
 from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.kubectl.source import ForbiddenError, MissingError, decoded
@@ -206,3 +208,27 @@ def check_definition(answer: bytes | SourceError) -> Iterator[Finding]:
             _WHY_OLD if nrt.OLD_VERSION in served else _WHY,
             "replace the CRD by charts/topowise/crds, which serves v1alpha1 and v1alpha2",
         )  # fmt: skip
+
+
+def outdated_causes(
+    there: Objects, known: Sequence[tuple[Reported, Report]], now: float, *, has_all_pods: bool
+) -> dict[str, list[str]]:
+    """The causes by node. A single look cannot show for how long an exporter has been not Ready.
+
+    Without all pods of the cluster no report is compared with the pods of its node.
+    """
+    mismatched = mismatches(there, known, now) if has_all_pods else {}
+    pods = [pod for pod in there.pods or () if own_pods.is_of(pod.metadata, own_pods.EXPORTER)]
+    ready = {pod.spec.nodeName for pod in pods if pod.is_ready}
+    covered = {pod.spec.nodeName for pod in pods}
+    by_node = {}
+    for raw, report in known:
+        is_expected = report.name in covered or (covered and own_pods.FIELD_MANAGER in raw.writers)
+        applies = {
+            "kubelet": bool(report.unconfirmed),
+            "exporter-down": is_expected and report.name not in ready,
+            "pods-unreported": report.name in mismatched,
+        }
+        if named := [cause for cause, is_cause in applies.items() if is_cause]:
+            by_node[report.name] = named
+    return by_node

@@ -158,7 +158,7 @@ class DeviceAffinityOption(Option, Source):
 
 class ChanceOption(Option):
     """See `Option`. Nodes that may refuse a pod by their kubelet's choice of devices rank behind nodes that do not
-    (refusal_risk.py)."""
+    (choices.py)."""
 
     concerns_every_pod = True
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from topowise_scheduler.verdicts.engine import Candidates, Ratings
 from topowise_scheduler.verdicts.engine.l3_caches import BY_COUNTS, SPLIT, UNREPORTED
 from topowise_scheduler.verdicts.strategies import ranks, scale
-from topowise_scheduler.verdicts.strategies.least_numa_nodes import LeastNUMANodes
-from topowise_scheduler.verdicts.strategies.numa_aware import NUMAAware
+from topowise_scheduler.verdicts.strategies.least_numa_nodes import LeastNUMANodes, NUMAAware
 from topowise_scheduler.verdicts.strategies.scale import Options, Strategy
 from topowise_scheduler.verdicts.strategies.tight_fit import TightFit
 from topowise_scheduler.verdicts.strategies.zone_scores import BalancedAllocation, LeastAllocated, MostAllocated
