@@ -18,8 +18,8 @@ from topowise.runtime.event_loop import collected
 from topowise_scheduler.dashboard import details, page, panel
 from topowise_scheduler.dashboard.cluster_state import Reader, State
 from topowise_scheduler.dashboard.decisions import Decisions
-from topowise_scheduler.dashboard.markup import Query
 from topowise_scheduler.dashboard.details import Explain, PodReader
+from topowise_scheduler.dashboard.markup import Query
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.ledger.ledger import Ledger
 

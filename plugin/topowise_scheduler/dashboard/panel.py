@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topowise_scheduler.dashboard.cluster_state import DAMAGED, MARKS, STALE
+from topowise_scheduler.dashboard.details import CERTAINTIES, MOST_MATCHES, NodeDetails, PodDetails
 from topowise_scheduler.dashboard.markup import (
     Query,
     badge,
@@ -20,7 +21,6 @@ from topowise_scheduler.dashboard.markup import (
     since,
     table,
 )
-from topowise_scheduler.dashboard.details import CERTAINTIES, MOST_MATCHES, NodeDetails, PodDetails
 from topowise_scheduler.explain.explanation import NodeExplanation
 from topowise_scheduler.explain.waiting_texts import CAUSE_TEXTS, text
 

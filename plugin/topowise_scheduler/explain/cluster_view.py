@@ -16,7 +16,7 @@ from topowise.pods import Amounts
 from topowise_scheduler.explain import explanation
 from topowise_scheduler.explain.explanation import NodeExplanation, Verdict
 from topowise_scheduler.explain.node_verdicts import NodeVerdict, node_verdicts
-from topowise_scheduler.explain.refusal_texts import text
+from topowise_scheduler.explain.refusal_texts import text, value
 from topowise_scheduler.kubelet import Kubelet, allocated_nodes, free_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.claims.gate import ClaimOption
@@ -40,21 +40,21 @@ _BY_SUMS: Final = "not reported: only node allocatable was checked"
 class Room(msgspec.Struct, frozen=True, rename="camel"):
     """The number of copies that fit on a node, the NUMA nodes of the first copy, and the reason for the end.
 
-    `is_least` is always False: the count is always finished.
+    `refusal` is the refusing check as in `NodeExplanation`, "" where node allocatable or `MOST` ends the count.
     """
 
     node: str
     count: int
-    is_least: bool = False
     first: str = "-"
     limit: str = ""
+    refusal: str = ""
 
 
 def room_on(trial: Trial, record: PodRecord, verdict: NodeVerdict) -> Room:
     """Returns the room for copies of a pod on the node of a verdict about the pod."""
     name, node, precision = verdict.name, trial.node(verdict.name), trial.precision(verdict.name)
     if not verdict.takes_pod or record.needs is None:
-        return Room(name, 0, limit=text(verdict.reason))
+        return Room(name, 0, limit=text(verdict.reason), refusal=value(verdict.reason))
     by_sums = None if node is None else kube_scheduler.room(node, record.needs, trial.used(record, name))
     if not precision:
         return Room(name, by_sums[0] if by_sums else 0, limit=_BY_SUMS)
@@ -63,7 +63,8 @@ def room_on(trial: Trial, record: PodRecord, verdict: NodeVerdict) -> Room:
     for count in range(most):
         placed = overlay.place(record, name)
         if isinstance(placed, Unfit):
-            return Room(name, count, first=first, limit=_explained(name, placed, precision))
+            limit = _explained(name, placed, precision)
+            return Room(name, count, first=first, limit=limit, refusal=value(placed.reason))
         overlay = placed.overlay
         if not count:
             containers = allocated_nodes.placements(placed.state, placed.record.uid, is_exact=precision == "exact")
@@ -168,6 +169,7 @@ class ClusterView:
             explained,
             verdict=node.verdict,
             otherwise=node.otherwise if node.verdict == "excluded" else "",
+            refusal=value(node.reason),
             text=words,
             precision="" if node.objection is not None else explained.precision,
             score=score if node.takes_pod else 0,

@@ -102,6 +102,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     `precision` is "exact" if the report has ids, "counts" if it has only amounts, "" if no report was used. `kubelet`
     is the kubelet version that the model applied, with "?" if the version is not verified, "" if it is not known.
     `otherwise` is the verdict on an excluded node without the exclusion, "" for any other node.
+    `refusal` is what refuses the node, the same for all nodes of a reason: a refusal's name or kube-scheduler's words.
     `not_looked_at` are terms of the pod that are not evaluated, the same for all nodes.
     """
 
@@ -119,6 +120,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     kubelet: str = ""
     device_affinity: tuple[AffinityExplanation, ...] = ()
     otherwise: Verdict | Literal[""] = ""
+    refusal: str = ""
     claims: ClaimExplanation | None = None
 
     def steered_by(self, choice: Choice) -> NodeExplanation:

@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from topowise_scheduler.kubelet.hints import WOULD_PANIC, Hints, Refused
 from topowise_scheduler.kubelet.masks import KUBELET_BITS, Mask, MaskSet, masks_in, members, subsets, union
-from topowise_scheduler.kubelet.node import Kubelet
+
+if TYPE_CHECKING:
+    from topowise_scheduler.kubelet.node import Kubelet
 
 # Steps of a walk through the permutations of hints, about two milliseconds. A longer walk counts as a panic.
 _MOST_STEPS: Final = 4096
