@@ -116,7 +116,7 @@ class Annotator:
             try:
                 if self._clock() >= due:
                     await self._compare()
-                    due = self._clock() + self._next_resync()
+                    due = self._clock() + self._resync * random.uniform(0.8, 1.2)
                 self._news.clear()
                 await self._write_all()
             except ApiError as exc:
@@ -127,9 +127,6 @@ class Annotator:
             else:
                 self._conditions.clear(Condition.NO_PLACEMENT)
                 self._backoff.reset()
-
-    def _next_resync(self) -> float:
-        return self._resync * random.uniform(0.8, 1.2)
 
     async def _write_all(self) -> None:
         for name in list(self._placements):

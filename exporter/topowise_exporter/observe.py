@@ -45,6 +45,8 @@ from topowise_exporter.state_file_check import StartCheck
 _MEMORY_TOLERANCE_PERCENT: Final = 5
 # For changes of which the kernel sends no event, such as a renamed network device. A scan takes some milliseconds.
 _SCAN_INTERVAL_S: Final = 60.0
+_NONE: Final[frozenset[str]] = frozenset()
+_NO_DEVICES: Final[Devices] = {}
 
 
 class HardwareReading(NamedTuple):
@@ -88,10 +90,6 @@ def memory_problem(scanned: Machine, total_bytes: int) -> str:
     if not sum_bytes or abs(sum_bytes - total_bytes) * 100 <= total_bytes * _MEMORY_TOLERANCE_PERCENT:
         return ""
     return f"the nodes have {human_bytes(sum_bytes)}, the machine {human_bytes(total_bytes)}"
-
-
-_NONE: Final[frozenset[str]] = frozenset()
-_NO_DEVICES: Final[Devices] = {}
 
 
 class ConfigurationSource(NamedTuple):

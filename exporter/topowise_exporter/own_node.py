@@ -116,13 +116,11 @@ class OwnObject:
     """Watches the object named after the node. `version` is its resourceVersion, "" while it does not exist, None until
     it is known. `changed` is called at each change, including our own."""
 
-    def __init__(
-        self, api: Api, node_name: str, changed: Callable[[], None], *, backoff: Backoff | None = None
-    ) -> None:
+    def __init__(self, api: Api, node_name: str, changed: Callable[[], None]) -> None:
         self._api = api
         self._query = {"fieldSelector": f"metadata.name={node_name}"}
         self._changed = changed
-        self._backoff = backoff or Backoff(30.0, 1800.0)
+        self._backoff = Backoff(30.0, 1800.0)
         self._condition = ""
         self.version: str | None = None
 

@@ -16,7 +16,6 @@ numbers, cannot be mapped.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from topowise import pci
@@ -28,6 +27,12 @@ ROOT = "bus/pci/devices"
 
 MOST_FUNCTIONS = 1 << 14
 """A large server with a thousand virtual functions has two thousand functions."""
+_CLASSES = ("accel", "drm", "infiniband", "net", "nvme")
+_GPUS = "driver/nvidia/gpus"
+# Question marks stand there until the driver has read the UUID.
+_UUID = re.compile(r"^GPU UUID:[ \t]*(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$", re.MULTILINE)
+MOST_NAMES = 1 << 14
+"""Limit for a class: a node has a virtual network device for every pod."""
 
 
 def read(sysfs: Tree, nodes: Collection[int]) -> tuple[PciFunction, ...]:
@@ -36,8 +41,6 @@ def read(sysfs: Tree, nodes: Collection[int]) -> tuple[PciFunction, ...]:
     affinities = {address: sysfs.integer(f"{ROOT}/{address}/numa_node") for address in addresses}
     _tell_affinities(sysfs, affinities, nodes)
     paths = _paths(sysfs, addresses)
-    physfns = {address: _last_part(sysfs.link(f"{ROOT}/{address}/physfn")) for address in addresses}
-    virtfns = Counter(physfn for physfn in physfns.values() if physfn is not None)
     return tuple(
         PciFunction(
             address=address,
@@ -46,8 +49,7 @@ def read(sysfs: Tree, nodes: Collection[int]) -> tuple[PciFunction, ...]:
             vendor=sysfs.text(f"{ROOT}/{address}/vendor") or "",
             device=sysfs.text(f"{ROOT}/{address}/device") or "",
             driver=_last_part(sysfs.link(f"{ROOT}/{address}/driver")),
-            physfn=physfns[address],
-            virtfns=virtfns[address],
+            physfn=_last_part(sysfs.link(f"{ROOT}/{address}/physfn")),
             path=paths.get(address, ()),
         )
         for address in addresses
@@ -106,15 +108,6 @@ def _tell_affinities(sysfs: Tree, affinities: Mapping[str, int | None], nodes: C
 
 def _last_part(target: str | None) -> str | None:
     return target.rpartition("/")[2] if target else None
-
-
-_CLASSES = ("accel", "drm", "infiniband", "net", "nvme")
-_GPUS = "driver/nvidia/gpus"
-# Question marks stand there until the driver has read the UUID.
-_UUID = re.compile(r"^GPU UUID:[ \t]*(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$", re.MULTILINE)
-
-MOST_NAMES = 1 << 14
-"""Limit for a class: a node has a virtual network device for every pod."""
 
 
 def read_names(sysfs: Tree, procfs: Tree) -> tuple[tuple[str, str], ...]:

@@ -21,6 +21,8 @@ from topowise_exporter.machine import cpus, numa_nodes, pci_functions
 from topowise_exporter.machine.inventory import Cpu, Machine, NumaNode
 from topowise_exporter.machine.sysfs import Tree
 
+_LONGEST_BOOT_ID: Final = 64
+
 
 def as_json(machine: Machine) -> dict[str, Any]:
     """Returns plain dicts and lists for any JSON or YAML writer."""
@@ -29,7 +31,6 @@ def as_json(machine: Machine) -> dict[str, Any]:
         del node["access"]
     for function in whole["pci"]:
         function["numa_node"] = -1 if function["numa_node"] is None else function["numa_node"]
-        del function["virtfns"]
     sets = {name: whole[name] for name in ("online", "present", "possible", "offline", "isolated")}
     return {
         "nodes": whole["nodes"],
@@ -37,9 +38,6 @@ def as_json(machine: Machine) -> dict[str, Any]:
         "pci": whole["pci"],
         "memory_bytes": machine.memory_bytes,
     }
-
-
-_LONGEST_BOOT_ID: Final = 64
 
 
 def read_boot_id(procfs_root: str = "/proc") -> str:

@@ -28,6 +28,8 @@ from topowise_exporter.machine.inventory import Machine, PciFunction
 
 _NVIDIA_REPLICA: Final = re.compile(r"(.+)::[0-9]+")
 _INTEL_SHARE: Final = re.compile(r"(card[0-9]+)-[0-9]+")
+SOCKET: Final = "Socket"
+PCIE_ROOT: Final = "PCIeRoot"
 
 
 @lru_cache(maxsize=2)
@@ -74,15 +76,15 @@ def _spellings(device_id: str) -> list[str]:
     return spellings
 
 
-SOCKET: Final = "Socket"
-PCIE_ROOT: Final = "PCIeRoot"
-
-
 def nested(
     zones: Iterable[nrt.Zone], machine: Machine, located: Mapping[str, Located], devices: Iterable[Device]
 ) -> Iterator[nrt.Zone]:
     """Returns the zones with their processors as parents, the processors, and the root complexes that have devices."""
-    socket_of_zone = {nrt.zone_name(node.id): node.sockets[0] for node in machine.nodes if _is_in_one(node.sockets)}
+    socket_of_zone = {
+        nrt.zone_name(node.id): node.sockets[0]
+        for node in machine.nodes
+        if len(node.sockets) == 1 and node.sockets[0] >= 0
+    }
     for zone in zones:
         socket = socket_of_zone.get(zone.name)
         yield zone if socket is None else msgspec.structs.replace(zone, parent=_socket_name(socket))
@@ -105,10 +107,6 @@ def _roots(machine: Machine, located: Mapping[str, Located], devices: Iterable[D
             parent=nrt.zone_name(min(near)) if len(near) == 1 else "",
             attributes=(nrt.Attribute(attributes.DEVICES, device_ids.write(root_devices)),),
         )
-
-
-def _is_in_one(sockets: tuple[int, ...]) -> bool:
-    return len(sockets) == 1 and sockets[0] >= 0
 
 
 def _socket_name(socket: int) -> str:

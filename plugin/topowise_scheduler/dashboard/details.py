@@ -34,6 +34,24 @@ from topowise_scheduler.options.claims.gate import ClaimOption
 from topowise_scheduler.report import Report
 
 MOST_MATCHES: Final = 50
+CERTAINTIES: Final[Mapping[Certainty, str]] = {
+    "confirmed": "the node's report includes the pod",
+    "predicted": "bound; the model knows the NUMA nodes that the kubelet chooses",
+    "uncertain": "bound; its NUMA nodes may differ from the prediction until the next report",
+    "does not fit": "bound; by the model the kubelet cannot admit it",
+    "reserved": "expected on this node after an answer, not bound yet",
+    "nominated": "kube-scheduler evicts other pods for it on this node",
+}
+_DRAWN_BYTES: Final = 8 << 20
+_STYLE: Final = re.compile(r"<style>.*?</style>\s*", re.DOTALL)
+# A page is read every two seconds; the pod is fetched and explained again only after this time.
+_FRESH_S: Final = 10.0
+_MOST_BYTES: Final = 8 << 20
+_MOST_ATTEMPTS: Final = 10
+_UNKNOWN: Final = (
+    "the cluster has no such pod that waits or is assigned to a node; "
+    "expected NAMESPACE/NAME of a pod that is not deleted"
+)
 
 
 def matching(ledger: Ledger, text: str) -> Iterator[str | None]:
@@ -53,18 +71,6 @@ def matching(ledger: Ledger, text: str) -> Iterator[str | None]:
 
 
 Certainty = Literal["confirmed", "predicted", "uncertain", "does not fit", "reserved", "nominated"]
-
-CERTAINTIES: Final[Mapping[Certainty, str]] = {
-    "confirmed": "the node's report includes the pod",
-    "predicted": "bound; the model knows the NUMA nodes that the kubelet chooses",
-    "uncertain": "bound; its NUMA nodes may differ from the prediction until the next report",
-    "does not fit": "bound; by the model the kubelet cannot admit it",
-    "reserved": "expected on this node after an answer, not bound yet",
-    "nominated": "kube-scheduler evicts other pods for it on this node",
-}
-
-_DRAWN_BYTES: Final = 8 << 20
-_STYLE: Final = re.compile(r"<style>.*?</style>\s*", re.DOTALL)
 
 
 class PodRow(msgspec.Struct, frozen=True):
@@ -138,7 +144,7 @@ class NodeReader:
         drawn = msgspec.structs.replace(drawn, policy=report.policy)
         if (claims := self._ledger.gates.option(ClaimOption)) is not None:
             drawn = picture.with_devices(drawn, claims.nodes.devices_by_numa_node(name))
-        svg = await asyncio.to_thread(_svg_without_style, drawn)
+        svg = await asyncio.to_thread(lambda: _STYLE.sub("", picture.svg(drawn), count=1))
         self._drawn.put(name, (changed_at, svg))
         return svg
 
@@ -147,10 +153,6 @@ def style() -> str:
     """The style sheet that all pictures share."""
     sheet = _STYLE.search(picture.svg(picture.Picture("", "", "", "exact", (Zone(0, (), ()),))))
     return "" if sheet is None else sheet.group().strip().removeprefix("<style>").removesuffix("</style>")
-
-
-def _svg_without_style(drawn: picture.Picture) -> str:
-    return _STYLE.sub("", picture.svg(drawn), count=1)
 
 
 def _pods(node_state: NodeState, kubelet: Kubelet, monotonic: float, claimed: Mapping[str, str]) -> tuple[PodRow, ...]:
@@ -185,17 +187,6 @@ def _certainty(entry: Entry, *, is_uncertain: bool, is_placed: bool, is_reported
 
 Explain = Callable[[str, Sequence[str]], Awaitable[list[NodeExplanation]]]
 """Explains nodes for a pod of the cluster ("namespace/name"). Raises TopowiseError."""
-
-# A page is read every two seconds; the pod is fetched and explained again only after this time.
-_FRESH_S: Final = 10.0
-_MOST_BYTES: Final = 8 << 20
-_MOST_ATTEMPTS: Final = 10
-
-
-_UNKNOWN: Final = (
-    "the cluster has no such pod that waits or is assigned to a node; "
-    "expected NAMESPACE/NAME of a pod that is not deleted"
-)
 
 
 class PodDetails(msgspec.Struct, frozen=True):

@@ -24,6 +24,10 @@ from topowise_scheduler.verdicts.refusals import Reason
 
 _CAUSES_PAGE: Final = "https://github.com/topowise/topowise/blob/main/docs/how-to/explain.md#why-a-pod-waits"
 BADGES: Final = {"u": "uncertain", "q": "quarantine", "p": "damaged report", "s": "stale report"}
+_FEW_DECISIONS: Final = 15
+_MOST_DECISIONS: Final = 200
+_MOST_REFUSED: Final = 50
+_MOST_REASONS: Final = 2
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -106,12 +110,6 @@ def since(timestamp: str) -> str:
 def escaped(text: str) -> str:
     """Untrusted text for a place between tags or between double quotes."""
     return html.escape(visible(text), quote=True)
-
-
-_FEW_DECISIONS: Final = 15
-_MOST_DECISIONS: Final = 200
-_MOST_REFUSED: Final = 50
-_MOST_REASONS: Final = 2
 
 
 def waiting_part(state: State, query: Query) -> str:

@@ -35,6 +35,12 @@ MOST: Final = 1000
 """Copies tried on a node: more than any kubelet takes (maxPods), which is not known of every node."""
 _NO_FURTHER: Final = f"not tried beyond {MOST}"
 _BY_SUMS: Final = "not reported: only node allocatable was checked"
+_OTHERWISE: Final[dict[Verdict, str]] = {
+    "fits": "the pod would fit otherwise",
+    "not now": "the pod would not fit now otherwise",
+    "never": "the pod would never fit otherwise",
+}
+_MOST_BYTES: Final = 8 << 20
 
 
 class Room(msgspec.Struct, frozen=True, rename="camel"):
@@ -76,14 +82,6 @@ def _explained(name: str, unfit: Unfit, precision: str) -> str:
     if unfit.state is None or unfit.record is None:
         return text(unfit.reason)
     return explanation.explain(name, unfit.state, unfit.record.view(unfit.state), precision=precision).text
-
-
-_OTHERWISE: Final[dict[Verdict, str]] = {
-    "fits": "the pod would fit otherwise",
-    "not now": "the pod would not fit now otherwise",
-    "never": "the pod would never fit otherwise",
-}
-_MOST_BYTES: Final = 8 << 20
 
 
 class ClusterView:
@@ -159,8 +157,10 @@ class ClusterView:
         self, record: PodRecord, node: NodeVerdict, score: int = 0, *, with_hints: bool = False
     ) -> NodeExplanation:
         """The explanation of a verdict; runs the one-node model."""
-        unexamined = () if record.constraints is None else record.constraints.unexamined
         explained = self._by_kubelet(record, node, score, with_hints=with_hints)
+        unexamined = () if record.constraints is None else record.constraints.unexamined
+        if explained.claims is not None:
+            unexamined = tuple([words for words in unexamined if words != kube_scheduler.RESOURCE_CLAIMS])
         words = explained.text
         if node.objection is not None:
             words, unless = node.objection.text, _OTHERWISE.get(node.otherwise, "")
@@ -173,7 +173,7 @@ class ClusterView:
             text=words,
             precision="" if node.objection is not None else explained.precision,
             score=score if node.takes_pod else 0,
-            not_looked_at=unexamined if explained.claims is None else _without_claims(unexamined),
+            not_looked_at=unexamined,
         )
 
     def _by_kubelet(self, record: PodRecord, node: NodeVerdict, score: int, *, with_hints: bool) -> NodeExplanation:
@@ -212,7 +212,3 @@ class ClusterView:
             .with_claims(judged)
             .beside(over_budget)
         )
-
-
-def _without_claims(unexamined: Sequence[str]) -> tuple[str, ...]:
-    return tuple([words for words in unexamined if words != kube_scheduler.RESOURCE_CLAIMS])

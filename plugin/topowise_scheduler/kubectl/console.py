@@ -21,6 +21,14 @@ _PICTURE_COLUMNS = 100
 
 GOOD, BAD, WARN, DIM, BOLD = "32", "31", "33", "2", "1"
 """SGR codes of the terminal's own colours, which suit light and dark."""
+_GAP: Final = "   "
+_NARROWEST: Final = 24
+_MINUTE: Final = 60
+_HOUR: Final = 60 * _MINUTE
+_DAY: Final = 24 * _HOUR
+_YEAR: Final = 365 * _DAY
+_GO_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_GO_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h)", re.ASCII)
 
 
 class Console(NamedTuple):
@@ -66,9 +74,6 @@ def of_this_process() -> Console:
     )
 
 
-_GAP: Final = "   "
-_NARROWEST: Final = 24
-
 Paint = Callable[[int, str], str | Styled]
 """Returns the coloured text of a cell, from the number of its column and its text; colours take no width."""
 
@@ -89,7 +94,9 @@ def columns(
     lines: list[Line] = []
     for number, row in enumerate(table):
         *first, last = row
-        parts = [last] if room is None or len(last) <= room else _wrapped(last, room)
+        parts = [last]
+        if room is not None and len(last) > room:
+            parts = textwrap.wrap(last, room, break_long_words=False, break_on_hyphens=False)
         for at, part in enumerate(parts):
             cells = [*(first if not at else [""] * len(first)), part]
             lines.append(_line(indent, cells, widths, paint if number else None))
@@ -121,18 +128,6 @@ def _line(indent: str, cells: Sequence[str], widths: Sequence[int], paint: Paint
         painted = cell if paint is None else paint(column, cell)
         parts += [painted] if is_last else [painted, " " * (widths[column] - len(cell)) + _GAP]
     return "".join(map(str, parts)) if paint is None else parts
-
-
-def _wrapped(text: str, room: int) -> list[str]:
-    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
-
-
-_MINUTE: Final = 60
-_HOUR: Final = 60 * _MINUTE
-_DAY: Final = 24 * _HOUR
-_YEAR: Final = 365 * _DAY
-_GO_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_GO_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h)", re.ASCII)
 
 
 def seconds_since(timestamp: str, now: float) -> float | None:

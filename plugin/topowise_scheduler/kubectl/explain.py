@@ -34,6 +34,10 @@ _COLOURS: Final = {
     "excluded": colours.BAD,
     "not reported": colours.DIM,
 }
+_TIMEOUT_S: Final = 10
+# A resource has up to 15 hints on four NUMA nodes, and 255 on eight.
+_MOST_HINTS: Final = 32
+_MOST_MERGES: Final = 16
 
 
 class Explained(msgspec.Struct, frozen=True):
@@ -239,9 +243,6 @@ def _matrix(node: NodeExplanation, step: Step, console: Console) -> list[Line]:
     return [title, *columns(header, rows, indent="  ", paint=paint)]
 
 
-_TIMEOUT_S: Final = 10
-
-
 class _Reply(msgspec.Struct, frozen=True, rename="camel"):
     error: str = ""
     next_step: str = ""
@@ -276,9 +277,6 @@ def explain(url: str, pod: str, manifest: Any, names: Sequence[str]) -> tuple[li
     return answer.nodes, answer.next_step
 
 
-# A resource has up to 15 hints on four NUMA nodes, and 255 on eight.
-_MOST_HINTS: Final = 32
-_MOST_MERGES: Final = 16
 _TAKEN, _REFUSED = "taken", "refused"
 
 

@@ -32,6 +32,13 @@ _DAEMON_TOLERATIONS: Final = (
     *({"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoSchedule"}
       for key in ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")),
 )  # fmt: skip
+MOST: Final = 10_000
+"""The most pods of an object."""
+_COPIES: Final = ("replicas", "count")
+# An object of these groups cannot lack containers: the API server rejects it. Templates of other kinds are not pods.
+_GROUPS_OF_PODS: Final = ("v1", "apps", "batch")
+# What an object was, and what its controller has seen.
+_NOT_DESIRED: Final = ("status", "metadata")
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -210,15 +217,6 @@ def _name(document: Json, where: str) -> str:
     if not name:
         raise SourceError(where, f"a {document.get('kind') or 'pod'} has no metadata.name, expected one")
     return name
-
-
-MOST: Final = 10_000
-"""The most pods of an object."""
-_COPIES: Final = ("replicas", "count")
-# An object of these groups cannot lack containers: the API server rejects it. Templates of other kinds are not pods.
-_GROUPS_OF_PODS: Final = ("v1", "apps", "batch")
-# What an object was, and what its controller has seen.
-_NOT_DESIRED: Final = ("status", "metadata")
 
 
 class Template(NamedTuple):

@@ -31,6 +31,9 @@ from topowise_scheduler.report import Report, read
 from topowise_scheduler.report.texts import distances
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
+_MOST: Final = 16
+"""The most positions with a column each; more columns would be wider than a screen."""
+
 
 def run(options: argparse.Namespace, console: Console) -> Output:
     """The command."""
@@ -167,10 +170,6 @@ def _holdings(drawn: Picture) -> list[Line]:
         rows.append([owner.name, captions.nodes(sorted(on)) or "-", ", ".join(captions.holds(owner))])
     more = captions.pods_without_resources(drawn)
     return [*columns(["POD", "NUMA NODES", "HOLDS"], rows), *([more] if more else [])]
-
-
-_MOST: Final = 16
-"""The most positions with a column each; more columns would be wider than a screen."""
 
 
 def table(located: Mapping[str, Located], devices_text: str) -> list[Line]:

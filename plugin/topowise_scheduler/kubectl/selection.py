@@ -25,6 +25,14 @@ _REQUIREMENT: Final = re.compile(
     r"\s*(?:(?P<key>[^\s,!=()]+)\s*(?:(?P<operator>==?|!=)\s*(?P<value>[^\s,!=()]*)"
     r"|\s(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?|!\s*(?P<absent>[^\s,!=()]+))\s*(?:,|$)"
 )
+_MAX_NAMES: Final = 8
+_PODS: Final = ("pod", "pods", "po")
+# Saved objects have their kind alone; a cluster resolves these short names itself.
+_SHORT: Final = {
+    "deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "cj": "cronjob",
+    "rc": "replicationcontroller",
+}  # fmt: skip
+_NODES: Final = ("node", "nodes", "no")
 
 
 def selected(options: argparse.Namespace, there: Objects, losses: Losses) -> list[Reported]:
@@ -108,15 +116,6 @@ KEYS: Final[dict[str, Callable[[Reported], tuple[int, str] | tuple[str, ...]]]] 
     "changed": lambda report: (report.changed, report.topology.metadata.name),
 }
 
-
-_MAX_NAMES: Final = 8
-_PODS: Final = ("pod", "pods", "po")
-# Saved objects have their kind alone; a cluster resolves these short names itself.
-_SHORT: Final = {
-    "deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "cj": "cronjob",
-    "rc": "replicationcontroller",
-}  # fmt: skip
-_NODES: Final = ("node", "nodes", "no")
 
 Json = dict[str, Any]
 

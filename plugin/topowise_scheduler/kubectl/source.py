@@ -23,6 +23,7 @@ from topowise_scheduler.kubectl.console import go_seconds
 _TIMEOUT_S: Final = 60.0
 # kubectl ends by itself after --request-timeout.
 _GRACE_S: Final = 5.0
+_SUFFIXES: Final = (".json", ".yaml", ".yml")
 
 
 class MissingError(SourceError):
@@ -176,9 +177,6 @@ def _opened(document: dict[str, Any]) -> list[Any]:
     version = document.get("apiVersion", "")
     named = {"apiVersion": version, "kind": kind} if kind else {}
     return [opened for item in items if isinstance(item, dict) for opened in _opened({**named, **item})]
-
-
-_SUFFIXES: Final = (".json", ".yaml", ".yml")
 
 
 def contents(name: str) -> Iterator[tuple[str, bytes]]:

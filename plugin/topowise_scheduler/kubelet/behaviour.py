@@ -22,6 +22,11 @@ import msgspec
 
 Stage = Literal["alpha", "beta", "stable", "draft"]
 Proof = Literal["recorded", "reconstructed"]
+# Read in the branches of OpenShift 4.15 to 4.23 and 5.0 to 5.2.
+_IN_ALL: Final = {
+    "strict_state_needs_all_cpus": "cpumanager/policy_static.go, validateState",
+    "unknown_gates_are_ignored": "component-base/featuregate/feature_gate.go, SetFromMap",
+}
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=True):
@@ -192,11 +197,6 @@ ROWS: Final = (
     ),
 )
 
-# Read in the branches of OpenShift 4.15 to 4.23 and 5.0 to 5.2.
-_IN_ALL: Final = {
-    "strict_state_needs_all_cpus": "cpumanager/policy_static.go, validateState",
-    "unknown_gates_are_ignored": "component-base/featuregate/feature_gate.go, SetFromMap",
-}
 
 LATER_OPENSHIFT: Final = Distribution("OpenShift", 0, "what all earlier releases have", _IN_ALL)
 DISTRIBUTIONS: Final = (

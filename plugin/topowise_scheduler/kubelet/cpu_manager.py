@@ -21,6 +21,11 @@ from topowise_scheduler.kubelet.pod import ContainerView, PodView
 from topowise_scheduler.kubelet.shared_allocations import with_container
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
+EMPTY_POOL_FOR_INIT = "pod rejected, pod has shared init containers but no cpus available for them"
+EMPTY_POOL_FOR_SHARED = (
+    "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers"
+)
+
 
 class Assignment:
     """Chooses CPUs on a machine under its policy options."""
@@ -54,12 +59,6 @@ class Assignment:
         if self._distribution is not None:
             return self._distribution.take(available, count, width)
         return take_packed(self._topology, available, count, self._packing)
-
-
-EMPTY_POOL_FOR_INIT = "pod rejected, pod has shared init containers but no cpus available for them"
-EMPTY_POOL_FOR_SHARED = (
-    "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers"
-)
 
 
 class CpuPolicy:

@@ -25,6 +25,9 @@ from topowise_scheduler.kubelet.pod import ContainerView, PodView
 if TYPE_CHECKING:
     from topowise_scheduler.kubelet.node import Kubelet
 
+_NOT_ALIGNED: Final = "Resources cannot be allocated with Topology locality"
+_NOT_ALIGNED_POD: Final = "Pod Scope pod with pod-level resources failed admission "
+
 
 class MostAllocated:
     """The combined vote over the current state of the managers; a manager with policy none is None.
@@ -72,9 +75,6 @@ def _score(allocated: int, allocatable: int) -> int:
     # mostRequestedScore of the scheduler: 0 to 100, rounded down, 0 without allocatable amounts.
     return min(100, allocated * 100 // allocatable) if allocatable > 0 else 0
 
-
-_NOT_ALIGNED: Final = "Resources cannot be allocated with Topology locality"
-_NOT_ALIGNED_POD: Final = "Pod Scope pod with pod-level resources failed admission "
 
 Observer = Callable[["Kubelet", ContainerView | None, Sequence[tuple[str, Hints]], Hint], None]
 """Called for each merge with the node's current state, the container (None: the whole pod), all hints, the result."""

@@ -28,6 +28,8 @@ _ACCOUNTING: Final = {attributes.MEMORY_CELLS, attributes.MEMORY_ASSIGNMENTS}
 _UNKNOWN: Final = FreeResources()
 
 Zones = Sequence[tuple[nrt.Zone, Mapping[str, str]] | None]
+# Only our exporter writes these attributes.
+_OURS = (attributes.CORES, attributes.HOLDINGS, attributes.KUBELET_CONFIGURATION)
 
 
 def free_of(empty: Kubelet, zones: Zones, before: FreeResources | None = None) -> FreeResources:
@@ -119,10 +121,6 @@ def _assignments(zone: nrt.Zone, text: str) -> int:
             f"attribute {attributes.MEMORY_ASSIGNMENTS} of zone {zone.name}: {text!r:.80}, expected a number of blocks"
         )
     return number
-
-
-# Only our exporter writes these attributes.
-_OURS = (attributes.CORES, attributes.HOLDINGS, attributes.KUBELET_CONFIGURATION)
 
 
 class ExactSource(NamedTuple):

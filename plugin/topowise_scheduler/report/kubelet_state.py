@@ -20,6 +20,8 @@ from topowise_scheduler.kubelet.pod import ContainerView
 from topowise_scheduler.report import exact
 from topowise_scheduler.report.nrt_report import PlaceholderPod, Placements, PodName, Report
 
+_NOTHING: Mapping[str, int] = {}
+
 
 class PlacedPod(msgspec.Struct, frozen=True):
     """A pod on the synthetic machine: its placements, and its requests."""
@@ -125,8 +127,6 @@ def _take(
     )
     return msgspec.structs.replace(occupant, requests=requests, placements={"": remaining}), placement
 
-
-_NOTHING: Mapping[str, int] = {}
 
 RequestsOf = Callable[[PodName], tuple[str, Mapping[str, int]] | None]
 """Returns the UID and effective requests (topowise.pods.needs) of a pod, None for an unknown pod."""

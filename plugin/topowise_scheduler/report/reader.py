@@ -25,6 +25,10 @@ from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion,
 from topowise_scheduler.report import amounts_only, budget, exact, koordlet, synthetic_machine
 from topowise_scheduler.report.nrt_report import PageSizes, Report, ReportError
 
+_MAX_BOOT_ID_LENGTH: Final = 64
+_MAX_PROBLEMS: Final = 16
+_MAX_TEXT_LENGTH: Final = 500
+
 
 class Choice(NamedTuple):
     """The kubelet version, and the problem with the reported versions, "" if there is none."""
@@ -91,11 +95,6 @@ def _attribute(reported: str) -> str:
 
 def _no_release(reported: str, node: str) -> str:
     return f"{_attribute(reported)}, expected a version such as v1.33.5; the Node's {node!r:.80} is taken"
-
-
-_MAX_BOOT_ID_LENGTH: Final = 64
-_MAX_PROBLEMS: Final = 16
-_MAX_TEXT_LENGTH: Final = 500
 
 
 class _Head(NamedTuple):

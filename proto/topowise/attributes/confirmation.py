@@ -30,6 +30,7 @@ MOST_PODS: Final = 64
 """A kubelet admits pods one after the other, so there are hardly ever two."""
 MOST_REASONS: Final = 32
 _LONGEST: Final = 300
+_LONGEST_REASON = 500
 
 
 def device(resource: str) -> str:
@@ -66,9 +67,6 @@ def read_reasons(named: Mapping[str, str]) -> tuple[str, ...]:
 def _parts(named: Mapping[str, str], name: str, most: int) -> list[str]:
     """Returns the parts, limited in number and length because they appear in messages."""
     return [part[:_LONGEST] for part in named.get(name, "").split(",", most)[:most] if part]
-
-
-_LONGEST_REASON = 500
 
 
 def refused_text(problems: Mapping[str, str]) -> str:

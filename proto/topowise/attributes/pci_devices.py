@@ -26,6 +26,10 @@ LONGEST: Final = 1 << 16
 """Characters: some three thousand functions, a tenth of an object's limit."""
 _MOST_NODES: Final = 1 << 20
 _LONGEST_ID: Final = 300
+MOST_BYTES: Final = 8192
+"""A machine with sixteen sockets has a few hundred roots, of some 14 characters each."""
+_HIGHEST: Final = 63
+_EXPECTED: Final = "PCIe roots, each with the id of a NUMA node or nothing (pci0000:17=0,pci0000:3a=)"
 
 
 class Located(NamedTuple):
@@ -102,12 +106,6 @@ def _order(place: Place) -> list[tuple[int, ...]]:
 def _host_bridge(name: str) -> tuple[int, ...]:
     """Returns domain and bus."""
     return tuple(int(part, 16) for part in name.removeprefix("pci").split(":"))
-
-
-MOST_BYTES: Final = 8192
-"""A machine with sixteen sockets has a few hundred roots, of some 14 characters each."""
-_HIGHEST: Final = 63
-_EXPECTED: Final = "PCIe roots, each with the id of a NUMA node or nothing (pci0000:17=0,pci0000:3a=)"
 
 
 def write_roots(roots: Mapping[str, int | None]) -> str:

@@ -91,17 +91,15 @@ REMOVED: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 """Kind -> path of the field or section -> what takes its place, in Markdown."""
+_WHERE: Final = re.compile(r"(?P<problem>.*?)(?: - at `(?P<path>\$[^`]*)`)?", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_VALUE: Final = re.compile(r"Invalid (?:enum )?value (.*)", re.DOTALL)
+_STEP: Final = re.compile(r"\.(\w+)|\[[^\]]*\]")
 
 
 def instead(kind: str, path: str) -> str:
     """Returns what takes the place of the field at this dotted path, "" if no earlier version had the field."""
     return REMOVED.get(kind, {}).get(path, "")
-
-
-_WHERE: Final = re.compile(r"(?P<problem>.*?)(?: - at `(?P<path>\$[^`]*)`)?", re.DOTALL)
-_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
-_VALUE: Final = re.compile(r"Invalid (?:enum )?value (.*)", re.DOTALL)
-_STEP: Final = re.compile(r"\.(\w+)|\[[^\]]*\]")
 
 
 def explained(kind: type[msgspec.Struct], message: str) -> str:

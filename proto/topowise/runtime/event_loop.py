@@ -32,6 +32,9 @@ LIMIT_S: Final = 5.0
 _LOOKS_PER_LIMIT: Final = 4
 # The innermost calls; a stack of asyncio and a library is about twenty.
 _MOST_CALLS: Final = 40
+# Seconds of work in a slice: other tasks wait for as long.
+SLICE_S: Final = 0.002
+_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class StallWatch:
@@ -84,10 +87,6 @@ class StallWatch:
 
 
 Item = TypeVar("Item")
-
-# Seconds of work in a slice: other tasks wait for as long.
-SLICE_S: Final = 0.002
-_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class UnpreparedError(Exception):

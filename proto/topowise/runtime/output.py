@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Body = str | Sequence[Line]
 """Lines for people, or a document in a format with its own escapes (documents.to_text)."""
+_QUIET_S = 2.0
+_BETWEEN_S = 1.0
 
 
 class Parser(argparse.ArgumentParser):
@@ -73,10 +75,6 @@ def is_terminal() -> bool:
 def is_unicode() -> bool:
     """Whether stdout accepts more than ASCII."""
     return (sys.stdout.encoding or "").lower().startswith("utf")
-
-
-_QUIET_S = 2.0
-_BETWEEN_S = 1.0
 
 
 class Progress:

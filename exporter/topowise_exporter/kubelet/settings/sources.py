@@ -17,6 +17,19 @@ from topowise.runtime.config import Section
 from topowise_exporter.kubelet.settings.config_files import FileSource
 from topowise_exporter.kubelet.settings.configz import ConfigzSource
 
+_WHERE = "$.kubelet.overrides"
+# The kubelet applies this field while it reads its main file, so an override has no effect.
+_KNOWN = kubeletconfig.FIELDS - {"mergeDefaultEvictionSettings"}
+# Next steps for the operator; docs/how-to/on has them by distribution.
+_WAYS_OUT: Final = (
+    "nothing is published: name the kubelet's --config in kubelet.configFile, ask the kubelet itself by "
+    "kubelet.configz.enabled, or give its policies in kubelet.overrides"
+)
+# For this time the last answer of a source is preferred to the present answer of a later source.
+PATIENCE_S: Final = 300.0
+ADDRESS_VARIABLE: Final = "NODE_ADDRESS"
+"""Environment variable for the address at which configz is asked: `status.hostIP`, as the file serves every node."""
+
 
 class Configz(Section, frozen=True):
     """The running kubelet's own answer: the configuration in use, with flags and defaults, whatever the files contain
@@ -44,11 +57,6 @@ class Kubelet(Section, frozen=True):
 
     With `topologyManagerPolicy` set they also replace a source that cannot be read.
     """
-
-
-_WHERE = "$.kubelet.overrides"
-# The kubelet applies this field while it reads its main file, so an override has no effect.
-_KNOWN = kubeletconfig.FIELDS - {"mergeDefaultEvictionSettings"}
 
 
 class Overrides:
@@ -80,18 +88,6 @@ class Overrides:
 
 
 Name = Literal["configz", "file", "flags", "defaults"]
-
-# Next steps for the operator; docs/how-to/on has them by distribution.
-_WAYS_OUT: Final = (
-    "nothing is published: name the kubelet's --config in kubelet.configFile, ask the kubelet itself by "
-    "kubelet.configz.enabled, or give its policies in kubelet.overrides"
-)
-
-# For this time the last answer of a source is preferred to the present answer of a later source.
-PATIENCE_S: Final = 300.0
-
-ADDRESS_VARIABLE: Final = "NODE_ADDRESS"
-"""Environment variable for the address at which configz is asked: `status.hostIP`, as the file serves every node."""
 
 
 class Source:

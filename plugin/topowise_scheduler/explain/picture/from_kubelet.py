@@ -36,6 +36,10 @@ from topowise_scheduler.kubelet.cpu_topology import CpuSet, Domain
 from topowise_scheduler.kubelet.machine import hugepages_resource
 from topowise_scheduler.kubelet.masks import members
 
+# On machines with more NUMA nodes those without resources are left out: GPUs keep eight ids each.
+_MOST_BARE: Final = 8
+_COUNTED_ORDER: tuple[CpuState, ...] = ("reserved", "exclusive", "free", "shared", "offline")
+
 
 class Pod(NamedTuple):
     """The allocations of a pod; blocks of one type and mask are summed."""
@@ -196,11 +200,6 @@ def _unmanaged(node: NumaNode, sizes: tuple[int, ...]) -> tuple[Memory, ...]:
             for size, total in hugepages.items()
         ),
     )
-
-
-# On machines with more NUMA nodes those without resources are left out: GPUs keep eight ids each.
-_MOST_BARE: Final = 8
-_COUNTED_ORDER: tuple[CpuState, ...] = ("reserved", "exclusive", "free", "shared", "offline")
 
 
 def read(

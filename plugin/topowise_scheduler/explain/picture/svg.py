@@ -25,6 +25,24 @@ from topowise_scheduler.explain.picture.scene import Box, Kind, Text
 
 TEXTURES: Final = ("", "rising", "dots", "mesh")
 """Over the colours of the first eight pods, the second eight, and so on."""
+_ROOT: Final = "topowise"
+_CORNERS: Final[dict[Kind, int]] = {"socket": 10, "zone": 8, "panel": 8, "cache": 5, "core": 4, "device": 4}
+_SMALL_CORNER: Final = 2
+_GROUPED: Final = ("socket", "zone", "panel")
+_STATE_TEXTURES: Final = {"reserved": "falling", "hugepages": "upright", "joint": "falling", "unhealthy": "crossed"}
+_CROSSED: Final = '<path d="M-1 1l2-2M0 6l6-6M5 7l2-2M-1 5l2 2M0 0l6 6M5-1l2 2"/>'
+_PATTERNS: Final = {
+    "rising": '<path d="M-1 1l2-2M0 6l6-6M5 7l2-2"/>',
+    "falling": '<path d="M-1 5l2 2M0 0l6 6M5-1l2 2"/>',
+    "mesh": _CROSSED,
+    "upright": '<path d="M1.5 0v6M4.5 0v6"/>',
+    "crossed": _CROSSED,
+    "dots": '<circle cx="1.5" cy="1.5" r=".9"/><circle cx="4.5" cy="4.5" r=".9"/>',
+}
+_FAMILIES: Final = {
+    "sans": 'system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,"DejaVu Sans",sans-serif',
+    "mono": 'ui-monospace,SFMono-Regular,Menlo,Consolas,"Liberation Mono","DejaVu Sans Mono",monospace',
+}
 
 
 class Theme(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,26 +111,6 @@ DARK: Final = Theme(
     ink="#10161d",
     owners=("#6592bf", "#cd7558", "#cdbf75", "#3ba184", "#dc92a1", "#84bfdc", "#a1b02c", "#939300"),
 )
-
-
-_ROOT: Final = "topowise"
-_CORNERS: Final[dict[Kind, int]] = {"socket": 10, "zone": 8, "panel": 8, "cache": 5, "core": 4, "device": 4}
-_SMALL_CORNER: Final = 2
-_GROUPED: Final = ("socket", "zone", "panel")
-_STATE_TEXTURES: Final = {"reserved": "falling", "hugepages": "upright", "joint": "falling", "unhealthy": "crossed"}
-_CROSSED: Final = '<path d="M-1 1l2-2M0 6l6-6M5 7l2-2M-1 5l2 2M0 0l6 6M5-1l2 2"/>'
-_PATTERNS: Final = {
-    "rising": '<path d="M-1 1l2-2M0 6l6-6M5 7l2-2"/>',
-    "falling": '<path d="M-1 5l2 2M0 0l6 6M5-1l2 2"/>',
-    "mesh": _CROSSED,
-    "upright": '<path d="M1.5 0v6M4.5 0v6"/>',
-    "crossed": _CROSSED,
-    "dots": '<circle cx="1.5" cy="1.5" r=".9"/><circle cx="4.5" cy="4.5" r=".9"/>',
-}
-_FAMILIES: Final = {
-    "sans": 'system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,"DejaVu Sans",sans-serif',
-    "mono": 'ui-monospace,SFMono-Regular,Menlo,Consolas,"Liberation Mono","DejaVu Sans Mono",monospace',
-}
 
 
 def svg(picture: Picture) -> str:

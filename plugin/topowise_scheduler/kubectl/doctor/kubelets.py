@@ -41,6 +41,24 @@ _SHARED_CPUS: Final[Words] = (
     "take all CPUs online, or one of each core offline (nosmt); otherwise use cpuManagerPolicy none on the node",
 )
 _ALPHA: Final = ("align-by-socket", "distribute-cpus-across-cores", "prefer-most-allocated-numa-node")
+_WHY = "a restarted kubelet admits all its pods again, and decides otherwise than when the pods started"
+_WHY_STOPS = "it compares the file with machine and configuration at its next start, and exits if they differ"
+_WHY_SMT = "full-pcpus-only counts free cores before it finds the CPUs that a container already has"
+_POOL_LABELS: Final = (
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+    "node.cluster.x-k8s.io/pool",
+    "node.kubernetes.io/instance-type",
+)
+_FIELDS: Final = (
+    "topologyManagerPolicy",
+    "topologyManagerScope",
+    "topologyManagerPolicyOptions",
+    "cpuManagerPolicy",
+    "cpuManagerPolicyOptions",
+    "memoryManagerPolicy",
+)
 
 
 def configuration(raw: Reported) -> KubeletConfiguration | None:
@@ -242,11 +260,6 @@ def _options(named: Mapping[str, str]) -> dict[str, str]:
     return {**options, "max-allowable-numa-nodes": most} if most else options
 
 
-_WHY = "a restarted kubelet admits all its pods again, and decides otherwise than when the pods started"
-_WHY_STOPS = "it compares the file with machine and configuration at its next start, and exits if they differ"
-_WHY_SMT = "full-pcpus-only counts free cores before it finds the CPUs that a container already has"
-
-
 def check_restarts(known: Sequence[tuple[Reported, Report]], all_pods: Sequence[Pod]) -> Iterator[Finding]:
     """Checks each exact report. Not named again are state files that the exporter has found invalid (kubelets.py)."""
     named = {report.name for raw, report in known if any(of_restarts(raw))}
@@ -285,23 +298,6 @@ def restart_lines(there: Objects, node: str) -> list[str]:
         (finding.severity, finding.value, finding.mend) for finding in check_restarts([(raw, report)], there.pods or ())
     ]
     return [f"{severity}: node {node}: {value}; {mend}" for severity, value, mend in words]
-
-
-_POOL_LABELS: Final = (
-    "cloud.google.com/gke-nodepool",
-    "eks.amazonaws.com/nodegroup",
-    "kubernetes.azure.com/agentpool",
-    "node.cluster.x-k8s.io/pool",
-    "node.kubernetes.io/instance-type",
-)
-_FIELDS: Final = (
-    "topologyManagerPolicy",
-    "topologyManagerScope",
-    "topologyManagerPolicyOptions",
-    "cpuManagerPolicy",
-    "cpuManagerPolicyOptions",
-    "memoryManagerPolicy",
-)
 
 
 def check_pools(nodes: Sequence[NodeObject] | None, reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:

@@ -28,6 +28,17 @@ from topowise_scheduler.verdicts.kube_scheduler import Pod
 _PORT: Final = 9153
 _LATELY_S: Final = 24 * 3600.0
 _CONTROLLED: Final = ("Error", "OOMKilled", "ContainerCannotRun", "DeadlineExceeded")
+EXPORTER: Final = "exporter"
+_WITHOUT_EXPORTER: Final = "its node is known as it was when it last wrote"
+FIELD_MANAGER: Final = "topowise-exporter"
+_AT_ONCE: Final = 16
+_MOST_EXPORTERS: Final = 256
+_STALE_S: Final = 60.0
+_SAMPLE: Final = re.compile(r"topowise_exporter_(\w+?)(?:\{(.*)\})? (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,2})?)")
+SCHEDULER: Final = "scheduler"
+_WITHOUT_SCHEDULER: Final = "while it is down, kube-scheduler schedules no pods, unless the extender is ignorable"
+_SILENT_S: Final = 60.0
+_MOST_NAMES: Final = 3
 
 
 class OwnPod(msgspec.Struct, frozen=True):
@@ -111,14 +122,7 @@ def _pod(item: Mapping[str, Any]) -> OwnPod:
     )
 
 
-EXPORTER: Final = "exporter"
 EXPORTERS: Final = path(EXPORTER)
-_WITHOUT_EXPORTER: Final = "its node is known as it was when it last wrote"
-FIELD_MANAGER: Final = "topowise-exporter"
-_AT_ONCE: Final = 16
-_MOST_EXPORTERS: Final = 256
-_STALE_S: Final = 60.0
-_SAMPLE: Final = re.compile(r"topowise_exporter_(\w+?)(?:\{(.*)\})? (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,2})?)")
 
 
 def check_exporters(
@@ -138,7 +142,9 @@ def check_exporters(
     ready = [exporter for exporter in exporters if not exporter.problem][:_MOST_EXPORTERS]
     for start in range(0, len(ready), _AT_ONCE):
         batch = ready[start : start + _AT_ONCE]
-        answers = kubectl.attempt(*(_metrics_path(exporter) for exporter in batch))
+        answers = kubectl.attempt(
+            *(paths.pod(pod.namespace, f"{pod.name}:{pod.port}", "proxy", "metrics") for pod in batch)
+        )
         for exporter, answer in zip(batch, answers, strict=True):
             if not isinstance(answer, SourceError):
                 yield from _metrics(exporter, answer.decode(errors="replace"), now)
@@ -179,15 +185,7 @@ def _metrics(exporter: OwnPod, text: str, now: float) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _metrics_path(exporter: OwnPod) -> str:
-    return paths.pod(exporter.namespace, f"{exporter.name}:{exporter.port}", "proxy", "metrics")
-
-
-SCHEDULER: Final = "scheduler"
 SCHEDULERS: Final = path(SCHEDULER)
-_WITHOUT_SCHEDULER: Final = "while it is down, kube-scheduler schedules no pods, unless the extender is ignorable"
-_SILENT_S: Final = 60.0
-_MOST_NAMES: Final = 3
 
 
 def check_schedulers(schedulers: Sequence[OwnPod], now: float, *, is_of_chart: bool) -> Iterator[Finding]:

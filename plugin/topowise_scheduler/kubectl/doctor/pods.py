@@ -51,7 +51,9 @@ def _refused(all_pods: Sequence[pods.Pod], now: float) -> Iterator[Finding]:
     counts: dict[tuple[str, str], list[str]] = {}
     for pod in all_pods:
         status = pod.status
-        if status is None or status.phase != "Failed" or not _is_refusal(status.reason):
+        if status is None or status.phase != "Failed":
+            continue
+        if status.reason not in KUBELET_REFUSALS and not status.reason.startswith("OutOf"):
             continue
         age = seconds_since(status.startTime or pod.metadata.creationTimestamp or "", now)
         if age is None or age < _LATELY_S:
@@ -64,10 +66,6 @@ def _refused(all_pods: Sequence[pods.Pod], now: float) -> Iterator[Finding]:
             "they were sent by a scheduler that does not look at NUMA nodes, or knew the node otherwise than it is",
             "schedule such pods by a kube-scheduler with the extender; if they were, report it as a bug",
         )  # fmt: skip
-
-
-def _is_refusal(reason: str) -> bool:
-    return reason in KUBELET_REFUSALS or reason.startswith("OutOf")
 
 
 def _odd(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:

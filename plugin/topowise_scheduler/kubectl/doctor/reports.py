@@ -25,6 +25,9 @@ from topowise_scheduler.verdicts.kube_scheduler import NodeObject
 _CONTROL_PLANE: Final = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 # A younger pod may not have reached its kubelet.
 YOUNG_S: Final = 60.0
+PATH: Final = f"/apis/{nrt.GROUP}"
+_WHY: Final = "exporters cannot write and the scheduler cannot read: every pod is scheduled without NUMA nodes"
+_WHY_OLD: Final = "topowise-exporter cannot write; objects of other exporters are read without their attributes"
 
 
 def check(there: Objects, reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
@@ -83,7 +86,9 @@ def mismatches(there: Objects, reports: Sequence[tuple[Reported, Report]], now: 
     mismatched = {}
     for raw, report in reports:
         node_pods = on.get(report.name, [])
-        young = any((seconds_since(_started(pod), now) or 0.0) < YOUNG_S or _is_leaving(pod) for pod in node_pods)
+        young = any(
+            (seconds_since(_started(pod), now) or 0.0) < YOUNG_S or pod.metadata.deletionTimestamp for pod in node_pods
+        )
         if not report.fingerprint:
             continue
         if young:
@@ -175,15 +180,6 @@ def _missed(raw: Reported, report: Report, node_pods: Sequence[pods.Pod], now: f
 
 def _started(pod: pods.Pod) -> str:
     return (pod.status.startTime if pod.status is not None else None) or pod.metadata.creationTimestamp or ""
-
-
-def _is_leaving(pod: pods.Pod) -> bool:
-    return pod.metadata.deletionTimestamp is not None
-
-
-PATH: Final = f"/apis/{nrt.GROUP}"
-_WHY: Final = "exporters cannot write and the scheduler cannot read: every pod is scheduled without NUMA nodes"
-_WHY_OLD: Final = "topowise-exporter cannot write; objects of other exporters are read without their attributes"
 
 
 def check_definition(answer: bytes | SourceError) -> Iterator[Finding]:

@@ -30,6 +30,32 @@ _NODES: Final = "selector"
 
 Nodes = Callable[[str], tuple[str, ...]]
 """Returns the names of the nodes that a label selector selects."""
+_SIMPLE: Final[Mapping[str, str]] = {
+    "policy": "policy",
+    "scope": "scope",
+    "cpu-manager": "cpu_manager",
+    "memory-manager": "memory_manager",
+    "reserved-cpus": "reserved_cpus",
+    "version": "version",
+    "numa": "numa",
+    "scheduler": "scheduler",
+    "steering": "steering",
+    "moves": "moves",
+}
+KEYS: Final = (
+    *_SIMPLE,
+    "topology.OPTION",
+    "cpu.OPTION",
+    "reserved-memory",
+    "add",
+    "remove",
+    _NODES,
+    "name",
+)
+"""The keys of a change."""
+MOST_ROWS: Final = 200_000
+_MOST_COUNT: Final = 10_000
+_COLUMNS: Final = ("time", "shape", "duration")
 
 
 def parse(text: str, nodes: Nodes) -> list[Change]:
@@ -63,14 +89,9 @@ def _change(text: str, words: list[str], options: tuple[tuple[str, object], ...]
         else:
             _add(text, fields, key, value)
     if isinstance(fields.get("add"), Mapping) and any(_LEVELS in word for word in words):
-        fields["name"] = " ".join(
-            word for word in (*(word for word in words if not word.startswith("add=")), _added(fields["add"]))
-        )
+        added = [f"add={name}*{count}" for name, count in fields["add"].items()]
+        fields["name"] = " ".join([*(word for word in words if not word.startswith("add=")), *added])
     return Change(**fields)
-
-
-def _added(add: Mapping[str, int]) -> str:
-    return " ".join(f"add={name}*{count}" for name, count in add.items())
 
 
 def _levels(text: str, key: str, value: str) -> list[tuple[str, object]]:
@@ -136,36 +157,6 @@ def _reserved(text: str, value: str) -> dict[int, str]:
 
 def _error(text: str, problem: str) -> SourceError:
     return SourceError(f"--change {text!r:.120}", problem)
-
-
-_SIMPLE: Final[Mapping[str, str]] = {
-    "policy": "policy",
-    "scope": "scope",
-    "cpu-manager": "cpu_manager",
-    "memory-manager": "memory_manager",
-    "reserved-cpus": "reserved_cpus",
-    "version": "version",
-    "numa": "numa",
-    "scheduler": "scheduler",
-    "steering": "steering",
-    "moves": "moves",
-}
-KEYS: Final = (
-    *_SIMPLE,
-    "topology.OPTION",
-    "cpu.OPTION",
-    "reserved-memory",
-    "add",
-    "remove",
-    _NODES,
-    "name",
-)
-"""The keys of a change."""
-
-
-MOST_ROWS: Final = 200_000
-_MOST_COUNT: Final = 10_000
-_COLUMNS: Final = ("time", "shape", "duration")
 
 
 def read(text: bytes, origin: str, workloads: Sequence[Workload]) -> tuple[Arrival, ...]:

@@ -17,6 +17,8 @@ from topowise_scheduler.overlay.plan import NOT_MODELLED, Found, Result
 from topowise_scheduler.report.restart_forecast import NodeRestart
 from topowise_scheduler.verdicts.kube_scheduler import to_text
 
+_MOST_LINES = 10
+
 
 class Planned(NamedTuple):
     """Today's result first. `found` is the outcome of --smallest, None without it."""
@@ -154,9 +156,6 @@ def verdict(planned: Planned) -> str:
         return f"All pods fit {', and '.join(fitting)}."
     missing = last.refused + len(last.displaced) + (last.waits.never if last.waits and not last.refused else 0)
     return f"{plural(missing, 'pod')} would have no node {when}."
-
-
-_MOST_LINES = 10
 
 
 def lines(planned: Planned, console: Console) -> list[Line]:

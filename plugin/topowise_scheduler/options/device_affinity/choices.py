@@ -39,6 +39,8 @@ from topowise_scheduler.options.device_affinity.preferred_allocation import Rule
 _MOST_RUNS: Final = 64
 _MOST_OPTIONS: Final = 256
 _MOST_ALLOCATIONS: Final = 1024
+# Admissions per answer. Each takes about 0.1 ms on two NUMA nodes.
+_MOST_RUNS_OF_RISK: Final = 8
 
 
 class DeviceClass(NamedTuple):
@@ -231,10 +233,6 @@ def _stand_ins(counts: ClassCounts, choice: Choice) -> DeviceSet:
         if missing > 0:
             taken |= lowest(device_class.near & choice.among & ~taken, missing)
     return taken | lowest(choice.among & ~taken, choice.number - taken.bit_count())
-
-
-# Admissions per answer. Each takes about 0.1 ms on two NUMA nodes.
-_MOST_RUNS_OF_RISK: Final = 8
 
 
 def may_refuse(node: Kubelet, pod: PodView, shared: frozenset[str], rules: Mapping[str, Rule]) -> bool:

@@ -41,6 +41,10 @@ from topowise_scheduler.verdicts.strategies.scale import RAW_MAX, Strategy
 _CELLS: Final = 1 << 17
 # Above this there are too many combinations, and kubelets align nothing (max-allowable-numa-nodes is 8 by default).
 _MAX_ZONES: Final = 16
+_PERCENT = RAW_MAX // 100
+# The kubelet's default of topologyManagerMaxNUMANodes, for nodes that do not report theirs.
+_DEFAULT_MAX_NUMA_NODES = 8
+_HUNDREDTHS = RAW_MAX // 100
 
 
 def are_closest(masks: NDArray[np.int64], distances: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -98,11 +102,6 @@ def _masks(zones: int, size: int) -> NDArray[np.int64]:
     return masks
 
 
-_PERCENT = RAW_MAX // 100
-# The kubelet's default of topologyManagerMaxNUMANodes, for nodes that do not report theirs.
-_DEFAULT_MAX_NUMA_NODES = 8
-
-
 class LeastNUMANodes(Strategy):
     """Prefers placements on few NUMA nodes that are near each other."""
 
@@ -125,9 +124,6 @@ class LeastNUMANodes(Strategy):
         scores[most == 0] = 100
         raw: NDArray[np.int64] = np.maximum(scores, 0) * _PERCENT
         return raw
-
-
-_HUNDREDTHS = RAW_MAX // 100
 
 
 class NUMAAware(Strategy):

@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from topowise_scheduler.verdicts.engine import Candidates
 from topowise_scheduler.verdicts.strategies.ranks import Ranks
 
+# Raw scores are hundredths of a percent, so that differences below a percent still count.
+RAW_MAX: Final = 10_000
+
 
 class Strategy:
     """Raw scores, larger is better; ranks (ranks.py) precede them. The candidates of a call are split by group, and
@@ -41,9 +44,6 @@ class Options(Protocol):
     @property
     def tie_break(self) -> Literal["spread", "pack"]: ...
 
-
-# Raw scores are hundredths of a percent, so that differences below a percent still count.
-RAW_MAX: Final = 10_000
 
 Levels = NDArray[np.int64]
 
