@@ -26,7 +26,7 @@ from topowise_exporter.conditions import Condition, Conditions
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.allocations import PodAllocation
 from topowise_exporter.metrics import Metrics
-from topowise_exporter.publish import placement_annotation
+from topowise_exporter.publish import numatopology
 from topowise_exporter.publish.topology import Observation
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Annotator:
         self._last = seen.allocations.pods
         node_of_cpu = {cpu: node.id for node in seen.machine.nodes for cpu in node.cpus}
         pods = exclusions.apply(self._excluded, seen.allocations).pods
-        texts = {Name(pod.namespace, pod.name): placement_annotation.placement(pod, node_of_cpu) for pod in pods}
+        texts = {Name(pod.namespace, pod.name): numatopology.placement(pod, node_of_cpu) for pod in pods}
         self._placements = {name: text for name, text in texts.items() if text is not None}
         self._written = {name: text for name, text in self._written.items() if name in self._placements}
         self._news.set()
@@ -144,7 +144,7 @@ class Annotator:
             await asyncio.sleep(self._pause)
 
     async def _write(self, name: Name, text: str) -> None:
-        body = placement_annotation.patch(self._node_name, text)
+        body = numatopology.patch(self._node_name, text)
         try:
             path = paths.pod(name.namespace, name.pod)
             await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
@@ -165,4 +165,4 @@ class Annotator:
         items = decoded(answer, _List, "a list of pods", "GET pods").items
         for item in items:
             name = Name(item.metadata.namespace, item.metadata.name)
-            self._written[name] = (item.metadata.annotations or {}).get(placement_annotation.ANNOTATION, "")
+            self._written[name] = (item.metadata.annotations or {}).get(numatopology.ANNOTATION, "")

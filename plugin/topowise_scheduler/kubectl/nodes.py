@@ -62,7 +62,7 @@ def _read(options: argparse.Namespace) -> tuple[objects.Objects, tuple[str, ...]
     kubectl = Kubectl(options.kubectl)
     there = objects.from_cluster(kubectl, pods_path=objects.WAITING_PATH, nodes=bool(options.selector), denied=denied)
     if there.pods is not None and options.output != "name":
-        there = msgspec.structs.replace(there, pods=(*there.pods, *objects.pods(kubectl, own_pods.EXPORTERS)))
+        there = msgspec.structs.replace(there, pods=(*there.pods, *objects.pods(kubectl, own_pods.EXPORTERS_PATH)))
     if options.selector and paths.NODES in denied:
         raise denied[paths.NODES]
     if nrt.PATH in denied:

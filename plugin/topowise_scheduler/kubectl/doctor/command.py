@@ -60,7 +60,9 @@ def _saved(there: Objects) -> Iterator[Finding]:
 
 def _examine(kubectl: Kubectl, findings: list[Finding], console: Console, patience: float) -> Objects:
     """Examines the cluster, with checks that need more than saved objects."""
-    group, pods_of_exporters, pods_of_scheduler = kubectl.attempt(reports.PATH, own_pods.EXPORTERS, own_pods.SCHEDULERS)
+    group, pods_of_exporters, pods_of_scheduler = kubectl.attempt(
+        reports.GROUP_PATH, own_pods.EXPORTERS_PATH, own_pods.SCHEDULERS_PATH
+    )
     findings += reports.check_definition(group)
     denied: dict[str, ForbiddenError] = {}
     there = objects.from_cluster(kubectl, pods_path=objects.ALL_PODS_PATH, nodes=True, denied=denied)

@@ -41,7 +41,7 @@ _SHARED_CPUS: Final[Words] = (
     "take all CPUs online, or one of each core offline (nosmt); otherwise use cpuManagerPolicy none on the node",
 )
 _ALPHA: Final = ("align-by-socket", "distribute-cpus-across-cores", "prefer-most-allocated-numa-node")
-_WHY = "a restarted kubelet admits all its pods again, and decides otherwise than when the pods started"
+_WHY_REFUSED = "a restarted kubelet admits all its pods again, and decides otherwise than when the pods started"
 _WHY_STOPS = "it compares the file with machine and configuration at its next start, and exits if they differ"
 _WHY_SMT = "full-pcpus-only counts free cores before it finds the CPUs that a container already has"
 _POOL_LABELS: Final = (
@@ -278,7 +278,7 @@ def check_restarts(known: Sequence[tuple[Reported, Report]], all_pods: Sequence[
                 "restart", "warning", "node", (node.node,),
                 f"a restart of the kubelet would end {plural(len(names), 'running pod')} with {reason}: "
                 f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}",
-                _with_remark(_WHY_SMT if reason == SMT_ALIGNMENT else _WHY, node),
+                _with_remark(_WHY_SMT if reason == SMT_ALIGNMENT else _WHY_REFUSED, node),
                 "drain the node before the kubelet restarts; kubectl topowise simulate --restart shows each pod",
             )  # fmt: skip
 

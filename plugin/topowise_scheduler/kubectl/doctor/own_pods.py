@@ -122,7 +122,7 @@ def _pod(item: Mapping[str, Any]) -> OwnPod:
     )
 
 
-EXPORTERS: Final = path(EXPORTER)
+EXPORTERS_PATH: Final = path(EXPORTER)
 
 
 def check_exporters(
@@ -185,7 +185,7 @@ def _metrics(exporter: OwnPod, text: str, now: float) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-SCHEDULERS: Final = path(SCHEDULER)
+SCHEDULERS_PATH: Final = path(SCHEDULER)
 
 
 def check_schedulers(schedulers: Sequence[OwnPod], now: float, *, is_of_chart: bool) -> Iterator[Finding]:

@@ -25,9 +25,9 @@ from topowise_scheduler.verdicts.kube_scheduler import NodeObject
 _CONTROL_PLANE: Final = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 # A younger pod may not have reached its kubelet.
 YOUNG_S: Final = 60.0
-PATH: Final = f"/apis/{nrt.GROUP}"
-_WHY: Final = "exporters cannot write and the scheduler cannot read: every pod is scheduled without NUMA nodes"
-_WHY_OLD: Final = "topowise-exporter cannot write; objects of other exporters are read without their attributes"
+GROUP_PATH: Final = f"/apis/{nrt.GROUP}"
+_NOT_SERVED: Final = "exporters cannot write and the scheduler cannot read: every pod is scheduled without NUMA nodes"
+_OLD_VERSION: Final = "topowise-exporter cannot write; objects of other exporters are read without their attributes"
 
 
 def check(there: Objects, reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
@@ -183,11 +183,11 @@ def _started(pod: pods.Pod) -> str:
 
 
 def check_definition(answer: bytes | SourceError) -> Iterator[Finding]:
-    """Checks the discovery document of the group (PATH), which needs no rights."""
+    """Checks the discovery document of the group (GROUP_PATH), which needs no rights."""
     kind = f"API group {nrt.GROUP}"
     if isinstance(answer, MissingError):
         yield Finding(
-            "definition", "error", kind, (), "is not served", _WHY,
+            "definition", "error", kind, (), "is not served", _NOT_SERVED,
             "install the CRD: kubectl apply -f charts/topowise/crds",
         )  # fmt: skip
         return
@@ -195,13 +195,13 @@ def check_definition(answer: bytes | SourceError) -> Iterator[Finding]:
         return
     if isinstance(answer, SourceError):
         raise answer
-    document: dict[str, Any] = decoded(answer, PATH)
+    document: dict[str, Any] = decoded(answer, GROUP_PATH)
     served = [str(version.get("version")) for version in document.get("versions") or ()]
     if nrt.VERSION not in served:
         yield Finding(
             "definition", "error", kind, (),
             f"serves {', '.join(served) or 'no version'}, expected {nrt.VERSION}",
-            _WHY_OLD if nrt.OLD_VERSION in served else _WHY,
+            _OLD_VERSION if nrt.OLD_VERSION in served else _NOT_SERVED,
             "replace the CRD by charts/topowise/crds, which serves v1alpha1 and v1alpha2",
         )  # fmt: skip
 
