@@ -14,7 +14,7 @@ import msgspec
 
 from topowise import __version__, documents
 from topowise.errors import SourceError
-from topowise.runtime import cli, output
+from topowise.runtime import output
 
 if TYPE_CHECKING:
     from topowise_exporter.configuration import ExporterConfiguration
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line; returns its exit status."""
-    return cli.run(_parser(), arguments)
+    return output.run(_parser(), arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -32,11 +32,11 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="the daemon")
-    cli.add_config(run, "an ExporterConfiguration")
+    output.add_config(run, "an ExporterConfiguration")
     run.set_defaults(command=_run)
 
     steer = commands.add_parser("steer", help="the marker plug-in of steering")
-    cli.add_config(steer, "an ExporterConfiguration")
+    output.add_config(steer, "an ExporterConfiguration")
     steer.set_defaults(command=_steer)
 
     once = commands.add_parser("once", help="print the object that would be published")
@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
 
     settings = config.load(ExporterConfiguration, options.config)
     if options.check:
-        return cli.check(options, settings)
+        return output.check(options, settings)
 
     from topowise_exporter import daemon
 
@@ -85,7 +85,7 @@ def _steer(options: argparse.Namespace) -> int:
 
     settings = config.load(ExporterConfiguration, options.config)
     if options.check:
-        return cli.check(options, settings)
+        return output.check(options, settings)
 
     from topowise_exporter.steering import daemon
 

@@ -26,7 +26,7 @@ from topowise_exporter.conditions import Condition, Conditions
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.allocations import PodAllocation
 from topowise_exporter.metrics import Metrics
-from topowise_exporter.publish import placement_annotation
+from topowise_exporter.publish import numatopology
 from topowise_exporter.publish.topology import Observation
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Annotator:
         self._last = seen.allocations.pods
         node_of_cpu = {cpu: node.id for node in seen.machine.nodes for cpu in node.cpus}
         pods = exclusions.apply(self._excluded, seen.allocations).pods
-        texts = {Name(pod.namespace, pod.name): placement_annotation.placement(pod, node_of_cpu) for pod in pods}
+        texts = {Name(pod.namespace, pod.name): numatopology.placement(pod, node_of_cpu) for pod in pods}
         self._placements = {name: text for name, text in texts.items() if text is not None}
         self._written = {name: text for name, text in self._written.items() if name in self._placements}
         self._news.set()
@@ -116,7 +116,7 @@ class Annotator:
             try:
                 if self._clock() >= due:
                     await self._compare()
-                    due = self._clock() + self._next_resync()
+                    due = self._clock() + self._resync * random.uniform(0.8, 1.2)
                 self._news.clear()
                 await self._write_all()
             except ApiError as exc:
@@ -127,9 +127,6 @@ class Annotator:
             else:
                 self._conditions.clear(Condition.NO_PLACEMENT)
                 self._backoff.reset()
-
-    def _next_resync(self) -> float:
-        return self._resync * random.uniform(0.8, 1.2)
 
     async def _write_all(self) -> None:
         for name in list(self._placements):
@@ -147,7 +144,7 @@ class Annotator:
             await asyncio.sleep(self._pause)
 
     async def _write(self, name: Name, text: str) -> None:
-        body = placement_annotation.patch(self._node_name, text)
+        body = numatopology.patch(self._node_name, text)
         try:
             path = paths.pod(name.namespace, name.pod)
             await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
@@ -168,4 +165,4 @@ class Annotator:
         items = decoded(answer, _List, "a list of pods", "GET pods").items
         for item in items:
             name = Name(item.metadata.namespace, item.metadata.name)
-            self._written[name] = (item.metadata.annotations or {}).get(placement_annotation.ANNOTATION, "")
+            self._written[name] = (item.metadata.annotations or {}).get(numatopology.ANNOTATION, "")

@@ -37,9 +37,9 @@ from topowise_exporter.kubelet.settings import Source
 from topowise_exporter.kubelet.settings.configz import TIMEOUT_S as CONFIGZ_S
 from topowise_exporter.metrics import Metrics
 from topowise_exporter.observe import Observer, Reading
+from topowise_exporter.own_node import OwnObject
 from topowise_exporter.publish import topology
 from topowise_exporter.publish.other_writers import PAUSE_S
-from topowise_exporter.publish.own_object import OwnObject
 from topowise_exporter.publisher import Outcome, Publisher, Standing
 from topowise_exporter.triggers import FileWatch, Trigger, Uevents
 

@@ -20,7 +20,7 @@ from topowise.runtime import clock
 from topowise_exporter import zones
 from topowise_exporter.conditions import Condition
 from topowise_exporter.configuration import ExporterConfiguration
-from topowise_exporter.dra.device_counts import held_by_node
+from topowise_exporter.dra.slices import held_by_node
 from topowise_exporter.own_node import Owner, OwnNodeReader, RetryPace
 from topowise_exporter.publish import numatopology, size_limit, topology
 from topowise_exporter.publish.other_writers import product

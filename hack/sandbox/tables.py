@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topowise.text import rendered
-from topowise_scheduler.kubectl import table
+from topowise_scheduler.kubectl import console
 
 
 def columns(header: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
     """Returns a table, without a line end at its end."""
-    return rendered(table.columns(header, rows, indent=indent))[:-1]
+    return rendered(console.columns(header, rows, indent=indent))[:-1]

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 from topowise import __version__
-from topowise.runtime import cli, output
+from topowise.runtime import output
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; its exit status."""
-    return cli.run(_parser(), arguments)
+    return output.run(_parser(), arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -23,7 +23,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="the service")
-    cli.add_config(serve, "a SchedulerConfiguration")
+    output.add_config(serve, "a SchedulerConfiguration")
     serve.set_defaults(command=_serve)
     replay = commands.add_parser("replay", help="what a kubelet would do, for scenarios as JSON lines")
     replay.add_argument("file", metavar="FILE[.gz]", help="one scenario a line, - is stdin; results go to stdout")
@@ -57,7 +57,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     settings = config.load(SchedulerConfiguration, options.config)
     if options.check:
-        return cli.check(options, settings)
+        return output.check(options, settings)
 
     import uvloop
 

@@ -58,10 +58,10 @@ def read_regular(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
 
 
 @contextmanager
-def regular(path: str | os.PathLike[str], most: int = MOST_BYTES) -> Iterator[str]:
+def regular(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yields a path to the checked file for a library that accepts paths only, even if the file is replaced meanwhile.
     Raises OSError."""
-    descriptor, _ = open_regular(path, most)
+    descriptor, _ = open_regular(path, MOST_BYTES)
     try:
         yield f"/proc/self/fd/{descriptor}"
     finally:

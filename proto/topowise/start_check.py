@@ -34,14 +34,10 @@ _DIFFERENT: Final = "[memorymanager] the expected machine state is different fro
 
 
 class Problem(NamedTuple):
-    """Why a kubelet would not start: its own error, and the particular difference ("" if the error has it).
-
-    `by_chance`: the kubelet reads the file in random order, and starts in some orders.
-    """
+    """Why a kubelet would not start: its own error, and the particular difference ("" if the error has it)."""
 
     error: str
     detail: str = ""
-    by_chance: bool = False
 
 
 class MemoryAmounts(NamedTuple):
@@ -118,7 +114,8 @@ def refused_memory_state(
     blocks = [block for _, block in assignments]
     mixed = next(_mixed_groups(blocks), None)
     if mixed is not None:
-        return Problem(_DIFFERENT, mixed, by_chance=True)
+        # The kubelet reads the file in random order, and starts in some orders.
+        return Problem(_DIFFERENT, mixed)
     detail = next(_differences(state.nodes, _expected(nodes, blocks), by_group=by_group), None)
     return None if detail is None else Problem(_DIFFERENT, detail)
 

@@ -20,7 +20,7 @@ from topowise import attributes
 from topowise.attributes import pci_devices
 from topowise.kube.api import Api
 from topowise.runtime import config as configurations
-from topowise_exporter import daemon, hardware
+from topowise_exporter import daemon, observe
 from topowise_exporter.conditions import Conditions
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.daemon import Exporter
@@ -47,7 +47,7 @@ async def trigger(
 ) -> AsyncIterator[Trigger]:
     """The events of an exporter without a timed sync for an hour."""
     monkeypatch.setattr(daemon, "_INTERVAL_S", 3600.0)
-    monkeypatch.setattr(hardware, "_SCAN_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(observe, "_SCAN_INTERVAL_S", 3600.0)
     sysfs, procfs = machines.write_tree(SPEC, tmp_path / "with-nic")
     kubelet.device_nodes = {("intel.com/vf", address): (4,) for address in VFS}
     own = {**config, "sysfsRoot": str(sysfs), "procfsRoot": str(procfs)}

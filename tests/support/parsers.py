@@ -32,7 +32,7 @@ from topowise import (
 )
 from topowise import quantity as quantities
 from topowise import steering as steering_requests
-from topowise.attributes import cores, devices, holdings, pci_devices, refused_state_files
+from topowise.attributes import confirmation, cores, devices, holdings, pci_devices
 from topowise.errors import ParseError, TopowiseError
 from topowise.kube import kubeconfig
 from topowise.kubeletconfig import KubeletConfiguration
@@ -247,7 +247,7 @@ def _report(data: bytes) -> object:
     topology = nrt.decode(data)
     assert nrt.decode_lazily(data).whole() == topology
     assert nrt.decode_identity(data)[0] == topology.metadata.name
-    refused_state_files.read({attribute.name: attribute.value for attribute in topology.attributes or ()})
+    confirmation.refused_state_files({attribute.name: attribute.value for attribute in topology.attributes or ()})
     decoded = report.read(topology)
     assert all(line and "\n" not in line for line in decoded.problems)
     kubelet = report.kubelet_of(decoded, lambda _name: None)

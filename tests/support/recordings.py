@@ -16,10 +16,9 @@ import msgspec
 
 from topowise import cpuset, feature_gates, quantity
 from topowise_scheduler.kubelet import Kubelet, KubeletStartError, KubeletVersion, version_of
-from topowise_scheduler.kubelet.behaviour import CHANGES, ROWS
+from topowise_scheduler.kubelet.behaviour import CHANGES, OPTIONS, ROWS, stages
 from topowise_scheduler.kubelet.hints import NEVER_ENDS, WOULD_PANIC
 from topowise_scheduler.kubelet.masks import members
-from topowise_scheduler.kubelet.policy_options import OPTIONS, stages
 from topowise_scheduler.report import replay
 
 

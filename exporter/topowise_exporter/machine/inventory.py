@@ -82,8 +82,6 @@ class PciFunction(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     driver: str | None
     physfn: str | None
     """The physical function's address, for a virtual function."""
-    virtfns: int
-    """Virtual functions enabled on this physical function."""
     path: tuple[str, ...] = ()
     """The bridges above the function, host bridge first ("pci0000:40", "0000:40:00.0"); empty if unknown."""
 

@@ -1,4 +1,4 @@
-"""Reads PCI functions, the bridges above each function, and its NUMA node.
+"""Reads PCI functions, the bridges above each function, its NUMA node, and the names that plug-ins may use for it.
 
 `numa_node` is the only source of the affinity. -1 is normal (a bus without _PXM, `numa=off`) and means "no affinity",
 never node 0. `local_cpulist` is not used: for -1 it names all online CPUs, which may be the CPUs of a single node, and
@@ -6,12 +6,17 @@ for a device on a memory-only node it is empty although the node is right. A vir
 and links to its physical function by `physfn`. An address may have a domain of more than four digits (VMD). The path to
 a function is the target of its link, which is read and never followed: a loop of links has no effect.
 Documentation/ABI/testing/sysfs-bus-pci.
+
+A driver's names are links in /sys/class ("mlx5_0", "card1", "nvme0", "ens1f0") whose target path contains the function.
+The UUID of an NVIDIA GPU is not in /sys: its driver writes it to /proc/driver/nvidia/gpus/ADDRESS/information. A MIG
+device has a UUID that no file has. A plug-in's own numbers (0, 1, 2), and KubeVirt's IOMMU groups, which look like such
+numbers, cannot be mapped.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 
 from topowise import pci
 from topowise.errors import ParseError
@@ -22,6 +27,12 @@ ROOT = "bus/pci/devices"
 
 MOST_FUNCTIONS = 1 << 14
 """A large server with a thousand virtual functions has two thousand functions."""
+_CLASSES = ("accel", "drm", "infiniband", "net", "nvme")
+_GPUS = "driver/nvidia/gpus"
+# Question marks stand there until the driver has read the UUID.
+_UUID = re.compile(r"^GPU UUID:[ \t]*(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$", re.MULTILINE)
+MOST_NAMES = 1 << 14
+"""Limit for a class: a node has a virtual network device for every pod."""
 
 
 def read(sysfs: Tree, nodes: Collection[int]) -> tuple[PciFunction, ...]:
@@ -30,8 +41,6 @@ def read(sysfs: Tree, nodes: Collection[int]) -> tuple[PciFunction, ...]:
     affinities = {address: sysfs.integer(f"{ROOT}/{address}/numa_node") for address in addresses}
     _tell_affinities(sysfs, affinities, nodes)
     paths = _paths(sysfs, addresses)
-    physfns = {address: _last_part(sysfs.link(f"{ROOT}/{address}/physfn")) for address in addresses}
-    virtfns = Counter(physfn for physfn in physfns.values() if physfn is not None)
     return tuple(
         PciFunction(
             address=address,
@@ -40,8 +49,7 @@ def read(sysfs: Tree, nodes: Collection[int]) -> tuple[PciFunction, ...]:
             vendor=sysfs.text(f"{ROOT}/{address}/vendor") or "",
             device=sysfs.text(f"{ROOT}/{address}/device") or "",
             driver=_last_part(sysfs.link(f"{ROOT}/{address}/driver")),
-            physfn=physfns[address],
-            virtfns=virtfns[address],
+            physfn=_last_part(sysfs.link(f"{ROOT}/{address}/physfn")),
             path=paths.get(address, ()),
         )
         for address in addresses
@@ -100,3 +108,34 @@ def _tell_affinities(sysfs: Tree, affinities: Mapping[str, int | None], nodes: C
 
 def _last_part(target: str | None) -> str | None:
     return target.rpartition("/")[2] if target else None
+
+
+def read_names(sysfs: Tree, procfs: Tree) -> tuple[tuple[str, str], ...]:
+    """Returns (name, address) sorted; a name of several functions is left out."""
+    address_of_name: dict[str, str] = {}
+    shared: set[str] = set()
+    for name, address in (*_of_classes(sysfs), *_of_gpus(procfs)):
+        if address_of_name.setdefault(name, address) != address:
+            shared.add(name)
+    return tuple(sorted((name, address) for name, address in address_of_name.items() if name not in shared))
+
+
+def _of_classes(sysfs: Tree) -> Iterator[tuple[str, str]]:
+    for folder in _CLASSES:
+        names = sysfs.names(f"class/{folder}") or []
+        if len(names) > MOST_NAMES:
+            sysfs.tell(f"class/{folder}", f"{len(names)} names, expected at most {MOST_NAMES}", "no name is used")
+            continue
+        for name in names:
+            # The last function in the path: a port of a switch is above it, a virtio or nvme device may be below.
+            parts = (sysfs.link(f"class/{folder}/{name}") or "").split("/")
+            address = next(filter(pci.is_address, reversed(parts)), None)
+            if address is not None and name.isascii() and name.isprintable():
+                yield name, address
+
+
+def _of_gpus(procfs: Tree) -> Iterator[tuple[str, str]]:
+    for address in sorted(procfs.names(_GPUS) or ())[:MOST_NAMES]:
+        match = _UUID.search(procfs.text(f"{_GPUS}/{address}/information") or "")
+        if match is not None and pci.is_address(address):
+            yield match[1], address

@@ -1,24 +1,43 @@
-"""Scans the whole machine from the two roots /sys and /proc.
+"""Scans the whole machine from the two roots /sys and /proc, and writes it as the JSON of `topowise-exporter machine`.
 
 A scan never fails for a part: a missing or damaged file becomes a line in `problems` and a default value. Only a root
 without a single CPU is refused, because it is a wrong path. A kernel without NUMA (32-bit, CONFIG_NUMA=n) has no node
 directory. There each package is a NUMA node without memory, hugepages and distances, as in the kubelet (cAdvisor
 utils/sysinfo, getCPUTopology).
+
+Other tools run the command, so the JSON structure is stable: lists ascend, object keys are decimal text, and a PCI
+function without affinity has `numa_node` -1 as the kernel prints it. Problems go to stderr instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from topowise.errors import SourceError
-from topowise_exporter.machine import cpus, numa_nodes, pci_functions, pci_names
+from topowise_exporter.machine import cpus, numa_nodes, pci_functions
 from topowise_exporter.machine.inventory import Cpu, Machine, NumaNode
 from topowise_exporter.machine.sysfs import Tree
 
 _LONGEST_BOOT_ID: Final = 64
+
+
+def as_json(machine: Machine) -> dict[str, Any]:
+    """Returns plain dicts and lists for any JSON or YAML writer."""
+    whole: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(machine))
+    for node in whole["nodes"]:
+        del node["access"]
+    for function in whole["pci"]:
+        function["numa_node"] = -1 if function["numa_node"] is None else function["numa_node"]
+    sets = {name: whole[name] for name in ("online", "present", "possible", "offline", "isolated")}
+    return {
+        "nodes": whole["nodes"],
+        "cpus": {**sets, "topology": {str(cpu.pop("id")): cpu for cpu in whole["cpus"]}},
+        "pci": whole["pci"],
+        "memory_bytes": machine.memory_bytes,
+    }
 
 
 def read_boot_id(procfs_root: str = "/proc") -> str:
@@ -48,7 +67,7 @@ def scan(sysfs_root: str = "/sys", procfs_root: str = "/proc") -> Machine:
         cpus=described,
         pci=pci_functions.read(sysfs, {node.id for node in node_list}),
         memory_bytes=numa_nodes.read_mem_total(procfs, "meminfo"),
-        pci_names=pci_names.read(sysfs, procfs),
+        pci_names=pci_functions.read_names(sysfs, procfs),
         online=tuple(sorted(sets.online)),
         present=tuple(sorted(sets.present)),
         possible=tuple(sorted(sets.possible)),

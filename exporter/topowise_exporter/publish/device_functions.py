@@ -1,25 +1,35 @@
-"""Maps devices of podresources to PCI functions. Pure.
+"""PCI functions of the devices of podresources, and the zones above and below NUMA nodes that follow from them. Pure.
 
 Plug-ins choose device ids freely. SR-IOV's and AMD's use PCI addresses, NVIDIA's UUIDs and `UUID::N` where several pods
 share a GPU, Intel's GPU plug-in `card0-1`; other plug-ins use the driver's device name. All of these lead to a
 function. A MIG device, an IOMMU group and a number that the plug-in assigned do not, and such devices are left out.
+
+Zones are processors, and the PCIe root complexes of devices. The API allows `parent` and any `type`, but today's
+consumers read zones of type Node only. Some consumers add up the resources of all zones without a look at the type. So
+zones of other types have no resources: nothing is counted twice.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final
 
-from topowise import pci
+import msgspec
+
+from topowise import attributes, nrt, pci
+from topowise.attributes import devices as device_ids
 from topowise.attributes import pci_devices
 from topowise.attributes.pci_devices import Located, Written
+from topowise_exporter.dra.slices import DeviceLocations
 from topowise_exporter.kubelet.allocations import Device
-from topowise_exporter.machine.inventory import PciFunction
+from topowise_exporter.machine.inventory import Machine, PciFunction
 
 _NVIDIA_REPLICA: Final = re.compile(r"(.+)::[0-9]+")
 _INTEL_SHARE: Final = re.compile(r"(card[0-9]+)-[0-9]+")
+SOCKET: Final = "Socket"
+PCIE_ROOT: Final = "PCIeRoot"
 
 
 @lru_cache(maxsize=2)
@@ -64,3 +74,40 @@ def _spellings(device_id: str) -> list[str]:
         if match is not None:
             spellings.append(match[1])
     return spellings
+
+
+def nested(
+    zones: Iterable[nrt.Zone], machine: Machine, located: Mapping[str, Located], devices: Iterable[Device]
+) -> Iterator[nrt.Zone]:
+    """Returns the zones with their processors as parents, the processors, and the root complexes that have devices."""
+    socket_of_zone = {
+        nrt.zone_name(node.id): node.sockets[0]
+        for node in machine.nodes
+        if len(node.sockets) == 1 and node.sockets[0] >= 0
+    }
+    for zone in zones:
+        socket = socket_of_zone.get(zone.name)
+        yield zone if socket is None else msgspec.structs.replace(zone, parent=_socket_name(socket))
+    for socket in sorted(set(socket_of_zone.values())):
+        yield nrt.Zone(name=_socket_name(socket), type=SOCKET)
+    yield from _roots(machine, located, devices)
+
+
+def _roots(machine: Machine, located: Mapping[str, Located], devices: Iterable[Device]) -> Iterator[nrt.Zone]:
+    below: dict[str, list[Device]] = {}
+    for device in devices:
+        if device.id in located:
+            below.setdefault(located[device.id].place.path[0], []).append(device)
+    nodes = DeviceLocations(machine).roots
+    for root, root_devices in sorted(below.items()):
+        near = nodes.get(root, set())
+        yield nrt.Zone(
+            name=root,
+            type=PCIE_ROOT,
+            parent=nrt.zone_name(min(near)) if len(near) == 1 else "",
+            attributes=(nrt.Attribute(attributes.DEVICES, device_ids.write(root_devices)),),
+        )
+
+
+def _socket_name(socket: int) -> str:
+    return f"socket-{socket}"

@@ -1,6 +1,9 @@
-"""The Numatopology object of this node, for Volcano's numa-aware plugin. Pure.
+"""What NUMA plug-ins of other schedulers read: the Numatopology of the node (Volcano), an annotation of each pod (KAI).
 
-It differs from the object of Volcano's resource-exporter in three points, because of how the plugin reads it:
+Pure.
+
+The Numatopology differs from the object of Volcano's resource-exporter in three points, because of how the plugin reads
+it:
 - Free CPUs leave out the reserved CPUs by id, and `resReserved` covers only what is not left out that way.
   resource-exporter lists reserved CPUs as free. The plugin then subtracts as many CPUs as `resReserved` says, of its
   own choice (`takeByTopology` of cpu_mng.go): often other CPUs than the kubelet reserves.
@@ -12,17 +15,25 @@ It differs from the object of Volcano's resource-exporter in three points, becau
 
 Go's `omitempty` drops zeros, so CPU 0 of core 0 on socket 0 and node 0 is `{}`. Schema: volcano.sh/apis
 pkg/apis/nodeinfo/v1alpha1; reader: volcano pkg/scheduler/plugins/numaaware.
+
+KAI reads the annotation of its own numa-placement-exporter (pkg/npe/placement of KAI-Scheduler, August 2026), and this
+is the same: amounts by zone of resources on exactly one NUMA node. CPUs count by their ids. A device or memory block
+with several nodes or none is left out, and so is a pod with nothing else. The exporter knows a pod by name only, and a
+new pod of that name may be on another node. So the patch contains this node's name as `spec.nodeName`: the API server
+refuses to change it, and so accepts the patch for a pod on this node only. If the annotation is unchanged, the patch is
+a no-op without a write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from topowise import cpuset, nrt
 from topowise.quantity import from_milli
+from topowise.text import escaped_json
 from topowise_exporter import exclusions
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.allocations import PodAllocation
@@ -113,3 +124,44 @@ def _pods(pods: Iterable[PodAllocation], online: frozenset[int]) -> list[dict[st
         )
         for (namespace, name), containers in sorted(cpus_by_pod.items())
     ]
+
+
+ANNOTATION: Final = "kai.scheduler/numa-placement-observed"
+
+
+class Zone(msgspec.Struct, frozen=True):
+    """A zone of the annotation."""
+
+    zone: str
+    amount: dict[str, str]
+
+
+def placement(pod: PodAllocation, node_of_cpu: Mapping[int, int]) -> str | None:
+    """Returns the annotation's text; None if no resource of the pod is on exactly one NUMA node."""
+    amounts: dict[int, dict[str, int]] = {}
+
+    def add(node: int, resource: str, amount: int) -> None:
+        amounts_of_zone = amounts.setdefault(node, {})
+        amounts_of_zone[resource] = amounts_of_zone.get(resource, 0) + amount
+
+    for cpu in pod.cpus:
+        if cpu in node_of_cpu:
+            add(node_of_cpu[cpu], "cpu", 1)
+    for block in pod.memory:
+        if len(block.nodes) == 1 and block.size:
+            add(block.nodes[0], block.type, block.size)
+    for device in pod.devices:
+        if len(device.nodes) == 1:
+            add(device.nodes[0], device.resource, 1)
+    if not amounts:
+        return None
+    zones = [
+        Zone(nrt.zone_name(node), {resource: str(amount) for resource, amount in sorted(amounts_of_zone.items())})
+        for node, amounts_of_zone in amounts.items()
+    ]
+    return escaped_json(msgspec.json.encode(sorted(zones, key=lambda zone: zone.zone)).decode())
+
+
+def patch(node_name: str, text: str) -> bytes:
+    """Returns the merge patch that annotates a pod if it is on the node."""
+    return msgspec.json.encode({"metadata": {"annotations": {ANNOTATION: text}}, "spec": {"nodeName": node_name}})

@@ -7,7 +7,6 @@ stored with the object.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -35,20 +34,16 @@ class Fitted(NamedTuple):
     bytes: int
 
 
-def fit(
-    topology: nrt.NodeResourceTopology,
-    limit: int = LIMIT,
-    encode: Callable[[object], bytes] = msgspec.json.encode,
-) -> Fitted:
+def fit(topology: nrt.NodeResourceTopology, limit: int = LIMIT) -> Fitted:
     """Returns the object without as many optional attributes as necessary; `bytes` may still exceed the limit."""
     left_out: tuple[str, ...] = ()
-    size = len(encode(topology))
+    size = len(msgspec.json.encode(topology))
     for names in _OPTIONAL:
         if size <= limit:
             break
         topology = _without(topology, frozenset(names))
         left_out += names
-        size = len(encode(topology))
+        size = len(msgspec.json.encode(topology))
     return Fitted(topology, left_out, size)
 
 

@@ -9,18 +9,17 @@ from typing import Final, Literal
 import msgspec
 
 from topowise import attributes, cpuset, fingerprint, kubeletconfig, nrt, numaplacement
-from topowise.attributes import confirmation, cores, devices, holdings, pcie_roots, refused_state_files
+from topowise.attributes import confirmation, cores, devices, holdings, pci_devices
 from topowise.errors import ParseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import Section
 from topowise_exporter import exclusions, zones
-from topowise_exporter.dra.device_counts import numa_nodes_of_roots, with_devices
-from topowise_exporter.dra.slices import Devices
+from topowise_exporter.dra.slices import Devices, numa_nodes_of_roots, with_devices
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.allocations import Allocations, Device, MemoryBlock, PodAllocation
 from topowise_exporter.machine.inventory import Cpu, Machine, NumaNode
 from topowise_exporter.publish import device_functions
-from topowise_exporter.publish.nested_zones import nested
+from topowise_exporter.publish.device_functions import nested
 
 _MOST_ZONES: Final = 16
 
@@ -147,7 +146,7 @@ def _node_attributes(
     if observation.boot_id:
         node_attributes[attributes.BOOT_ID] = observation.boot_id
     if observation.refused_state_files:
-        node_attributes[attributes.REFUSED_STATE_FILES] = refused_state_files.write(observation.refused_state_files)
+        node_attributes[attributes.REFUSED_STATE_FILES] = confirmation.refused_text(observation.refused_state_files)
     if kubelet.reserved_cpus:
         node_attributes[attributes.RESERVED_CPUS] = cpuset.to_text(kubelet.reserved_cpus)
     if accounts.derived:
@@ -157,7 +156,7 @@ def _node_attributes(
             allocations.allocatable.devices, empty=(device.resource for device in allocations.absent)
         )
         _add_pci_functions(observation.machine, allocations.allocatable.devices, node_attributes)
-    if observation.devices and (roots := pcie_roots.write(numa_nodes_of_roots(observation.machine))):
+    if observation.devices and (roots := pci_devices.write_roots(numa_nodes_of_roots(observation.machine))):
         node_attributes[attributes.PCIE_ROOTS] = roots
     if allocations.admitting:
         node_attributes[attributes.ADMITTING] = confirmation.write_pods(allocations.admitting)

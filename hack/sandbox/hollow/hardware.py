@@ -76,6 +76,5 @@ def _function(machine: machines.Machine, function: machines.Pci) -> PciFunction:
         device=function.device,
         driver=function.driver,
         physfn=function.physfn,
-        virtfns=sum(candidate.physfn == function.address for candidate in machine.pci),
         path=machines.above(machine, function),
     )

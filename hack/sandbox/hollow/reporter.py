@@ -32,15 +32,14 @@ from topowise.runtime.config import API_VERSION
 from topowise.runtime.log import kv
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.exclusions import Exclusions
-from topowise_exporter.hardware import Hardware, HardwareReading
 from topowise_exporter.kubelet import entry_owners, state_files
 from topowise_exporter.kubelet.allocations import Allocations
 from topowise_exporter.kubelet.podresources import PodResources
 from topowise_exporter.kubelet.settings import Source
-from topowise_exporter.kubelet.settings.section import Kubelet
+from topowise_exporter.kubelet.settings.sources import Kubelet
 from topowise_exporter.kubelet.state_files import StateFile
 from topowise_exporter.machine import Machine
-from topowise_exporter.observe import Observer, Reading
+from topowise_exporter.observe import Hardware, HardwareReading, Observer, Reading
 from topowise_exporter.publish import numatopology, topology
 from topowise_exporter.publish.topology import Observation, Publishing
 from topowise_exporter.publish.writer import Writer, same_topology

@@ -15,11 +15,11 @@ from urllib.parse import parse_qs
 from topowise import __version__
 from topowise.runtime import clock
 from topowise.runtime.event_loop import collected
-from topowise_scheduler.dashboard import node_details, page, panel, pod_search
+from topowise_scheduler.dashboard import details, page, panel
 from topowise_scheduler.dashboard.cluster_state import Reader, State
 from topowise_scheduler.dashboard.decisions import Decisions
+from topowise_scheduler.dashboard.details import Explain, PodReader
 from topowise_scheduler.dashboard.markup import Query
-from topowise_scheduler.dashboard.pod_details import Explain, PodReader
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.ledger.ledger import Ledger
 
@@ -67,13 +67,13 @@ class Dashboard:
         self._ledger = ledger
         self._monotonic = monotonic
         self._reader = Reader(ledger, view, decisions, not_ready, loss)
-        self._nodes = node_details.NodeReader(ledger, monotonic)
+        self._nodes = details.NodeReader(ledger, monotonic)
         self._pods = PodReader(ledger, view, decisions, explain, monotonic)
         self._state: State | None = None
         self._fresh_until = 0.0
         self._reading = asyncio.Lock()
         static = resources.files(__package__) / "static"
-        style = (static / "style.css").read_text("utf-8") + node_details.style()
+        style = (static / "style.css").read_text("utf-8") + details.style()
         self._files = {
             "/app.js": ((static / "app.js").read_bytes(), b"text/javascript; charset=utf-8"),
             "/style.css": (style.encode(), b"text/css; charset=utf-8"),
@@ -106,7 +106,7 @@ class Dashboard:
 
     async def _panel(self, query: Query) -> str:
         if query.find:
-            names = await collected(pod_search.matching(self._ledger, query.find))
+            names = await collected(details.matching(self._ledger, query.find))
             if len(names) != 1:
                 return panel.matches_part(names, query)
             return panel.pod_part(await self._pods.read(names[0]), query)

@@ -15,8 +15,8 @@ from topowise.runtime.event_loop import collected, sliced
 from topowise_scheduler.dashboard.decisions import Decision, Decisions
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.waiting import WaitingPod, looking
-from topowise_scheduler.explain.zone_amounts import zone_amounts
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.free_amounts import zone_amounts
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.node.history import Precision
 from topowise_scheduler.ledger.pods.records import KUBELET_REFUSALS, PodRecord

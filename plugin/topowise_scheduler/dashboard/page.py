@@ -11,8 +11,20 @@ from typing import Final
 
 from topowise.runtime import clock
 from topowise_scheduler.dashboard.cluster_state import ANY_MARK, NodeRow, NodeRows, State, Zone
-from topowise_scheduler.dashboard.lists import decisions_part, refused_part, waiting_part
-from topowise_scheduler.dashboard.markup import BADGES, Query, badge, escaped, node_link, note, problem, table, time_of
+from topowise_scheduler.dashboard.markup import (
+    BADGES,
+    Query,
+    badge,
+    decisions_part,
+    escaped,
+    node_link,
+    note,
+    problem,
+    refused_part,
+    table,
+    time_of,
+    waiting_part,
+)
 from topowise_scheduler.explain.text import first_of, with_unit
 from topowise_scheduler.verdicts.fragmentation import HIGH_LOSS, MEDIUM_LOSS
 

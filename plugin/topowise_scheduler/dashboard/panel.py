@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topowise_scheduler.dashboard.cluster_state import DAMAGED, MARKS, STALE
-from topowise_scheduler.dashboard.lists import decisions_table, fits_in_words, reasons_in_words
+from topowise_scheduler.dashboard.details import CERTAINTIES, MOST_MATCHES, NodeDetails, PodDetails
 from topowise_scheduler.dashboard.markup import (
     Query,
     badge,
     cause_link,
+    decisions_table,
     escaped,
+    fits_in_words,
     node_link,
     note,
     pod_link,
     problem,
+    reasons_in_words,
     since,
     table,
 )
-from topowise_scheduler.dashboard.node_details import CERTAINTIES, NodeDetails
-from topowise_scheduler.dashboard.pod_details import PodDetails
-from topowise_scheduler.dashboard.pod_search import MOST_MATCHES
 from topowise_scheduler.explain.explanation import NodeExplanation
 from topowise_scheduler.explain.waiting_texts import CAUSE_TEXTS, text
 

@@ -1,6 +1,7 @@
 """Why each node accepts or refuses a pod, and how many more copies it takes, for any node that a person names.
 
 Verdicts are those of overlay/trial.py and the gates. Scores are made for the nodes that kube-scheduler would ask about.
+Copies are placed until the kubelet or the node's sums refuse.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ import msgspec
 from topowise.bounded import Bounded, size_of_json
 from topowise.pods import Amounts
 from topowise_scheduler.explain import explanation
-from topowise_scheduler.explain.capacity import Room, room_on
 from topowise_scheduler.explain.explanation import NodeExplanation, Verdict
 from topowise_scheduler.explain.node_verdicts import NodeVerdict, node_verdicts
-from topowise_scheduler.explain.refusal_texts import text
-from topowise_scheduler.kubelet import Kubelet, free_amounts
+from topowise_scheduler.explain.refusal_texts import text, value
+from topowise_scheduler.kubelet import Kubelet, allocated_nodes, free_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.claims.gate import ClaimOption
 from topowise_scheduler.options.device_affinity.gate import DeviceAffinityOption
@@ -25,17 +25,63 @@ from topowise_scheduler.options.device_affinity.outcomes import NO_TERMS
 from topowise_scheduler.options.steering.annotation import NO_DEMAND
 from topowise_scheduler.options.steering.choice import Choice
 from topowise_scheduler.options.steering.gate import SteeringOption
+from topowise_scheduler.overlay.overlay import Overlay, Unfit
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 from topowise_scheduler.verdicts.refusals import Refusal
 
+MOST: Final = 1000
+"""Copies tried on a node: more than any kubelet takes (maxPods), which is not known of every node."""
+_NO_FURTHER: Final = f"not tried beyond {MOST}"
+_BY_SUMS: Final = "not reported: only node allocatable was checked"
 _OTHERWISE: Final[dict[Verdict, str]] = {
     "fits": "the pod would fit otherwise",
     "not now": "the pod would not fit now otherwise",
     "never": "the pod would never fit otherwise",
 }
 _MOST_BYTES: Final = 8 << 20
+
+
+class Room(msgspec.Struct, frozen=True, rename="camel"):
+    """The number of copies that fit on a node, the NUMA nodes of the first copy, and the reason for the end.
+
+    `refusal` is the refusing check as in `NodeExplanation`, "" where node allocatable or `MOST` ends the count.
+    """
+
+    node: str
+    count: int
+    first: str = "-"
+    limit: str = ""
+    refusal: str = ""
+
+
+def room_on(trial: Trial, record: PodRecord, verdict: NodeVerdict) -> Room:
+    """Returns the room for copies of a pod on the node of a verdict about the pod."""
+    name, node, precision = verdict.name, trial.node(verdict.name), trial.precision(verdict.name)
+    if not verdict.takes_pod or record.needs is None:
+        return Room(name, 0, limit=text(verdict.reason), refusal=value(verdict.reason))
+    by_sums = None if node is None else kube_scheduler.room(node, record.needs, trial.used(record, name))
+    if not precision:
+        return Room(name, by_sums[0] if by_sums else 0, limit=_BY_SUMS)
+    most, last = by_sums if by_sums is not None and by_sums[0] <= MOST else (MOST, _NO_FURTHER)
+    overlay, first = Overlay(trial), "-"
+    for count in range(most):
+        placed = overlay.place(record, name)
+        if isinstance(placed, Unfit):
+            limit = _explained(name, placed, precision)
+            return Room(name, count, first=first, limit=limit, refusal=value(placed.reason))
+        overlay = placed.overlay
+        if not count:
+            containers = allocated_nodes.placements(placed.state, placed.record.uid, is_exact=precision == "exact")
+            first = allocated_nodes.in_words(containers)
+    return Room(name, most, first=first, limit=last)
+
+
+def _explained(name: str, unfit: Unfit, precision: str) -> str:
+    if unfit.state is None or unfit.record is None:
+        return text(unfit.reason)
+    return explanation.explain(name, unfit.state, unfit.record.view(unfit.state), precision=precision).text
 
 
 class ClusterView:
@@ -111,8 +157,10 @@ class ClusterView:
         self, record: PodRecord, node: NodeVerdict, score: int = 0, *, with_hints: bool = False
     ) -> NodeExplanation:
         """The explanation of a verdict; runs the one-node model."""
-        unexamined = () if record.constraints is None else record.constraints.unexamined
         explained = self._by_kubelet(record, node, score, with_hints=with_hints)
+        unexamined = () if record.constraints is None else record.constraints.unexamined
+        if explained.claims is not None:
+            unexamined = tuple([words for words in unexamined if words != kube_scheduler.RESOURCE_CLAIMS])
         words = explained.text
         if node.objection is not None:
             words, unless = node.objection.text, _OTHERWISE.get(node.otherwise, "")
@@ -121,10 +169,11 @@ class ClusterView:
             explained,
             verdict=node.verdict,
             otherwise=node.otherwise if node.verdict == "excluded" else "",
+            refusal=value(node.reason),
             text=words,
             precision="" if node.objection is not None else explained.precision,
             score=score if node.takes_pod else 0,
-            not_looked_at=unexamined if explained.claims is None else _without_claims(unexamined),
+            not_looked_at=unexamined,
         )
 
     def _by_kubelet(self, record: PodRecord, node: NodeVerdict, score: int, *, with_hints: bool) -> NodeExplanation:
@@ -163,7 +212,3 @@ class ClusterView:
             .with_claims(judged)
             .beside(over_budget)
         )
-
-
-def _without_claims(unexamined: Sequence[str]) -> tuple[str, ...]:
-    return tuple([words for words in unexamined if words != kube_scheduler.RESOURCE_CLAIMS])

@@ -17,9 +17,9 @@ from topowise import cpuset
 from topowise.steering import RESOURCE as MARKER
 from topowise_scheduler.explain.merge_table import MergeTable, merge_table
 from topowise_scheduler.explain.text import enumerated, rough_duration, with_unit
-from topowise_scheduler.explain.zone_amounts import zone_amounts
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
 from topowise_scheduler.kubelet.allocated_nodes import AllocatedNodes, allocated_nodes
+from topowise_scheduler.kubelet.free_amounts import zone_amounts
 from topowise_scheduler.kubelet.hints import Hint, Hints
 from topowise_scheduler.kubelet.masks import members, union
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
@@ -102,6 +102,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     `precision` is "exact" if the report has ids, "counts" if it has only amounts, "" if no report was used. `kubelet`
     is the kubelet version that the model applied, with "?" if the version is not verified, "" if it is not known.
     `otherwise` is the verdict on an excluded node without the exclusion, "" for any other node.
+    `refusal` is what refuses the node, the same for all nodes of a reason: a refusal's name or kube-scheduler's words.
     `not_looked_at` are terms of the pod that are not evaluated, the same for all nodes.
     """
 
@@ -119,6 +120,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     kubelet: str = ""
     device_affinity: tuple[AffinityExplanation, ...] = ()
     otherwise: Verdict | Literal[""] = ""
+    refusal: str = ""
     claims: ClaimExplanation | None = None
 
     def steered_by(self, choice: Choice) -> NodeExplanation:
@@ -207,7 +209,7 @@ def explain(
     `refusal` is a refusal by topowise, whatever the kubelet says. `never`: the pod does not fit on the empty node
     either. `unconfirmed` says why the kubelet does not confirm the report at present. `with_hints` adds the hints and
     their merges. `by_chance`: the node fits but may refuse the pod, by its choice of devices
-    (device_affinity/refusal_risk.py).
+    (device_affinity/choices.py).
     """
     takes = 0.0 if cost.is_quick(node) else cost.estimate(node, pod).seconds
     admission, node, steps = _tried(node, pod, with_hints=with_hints)
@@ -266,7 +268,7 @@ def _tried(node: Kubelet, pod: PodView, *, with_hints: bool = False) -> tuple[Ad
 
 
 def _shared(node: Kubelet, pod: PodView) -> str:
-    """The CPUs of the placed pod that the kubelet has reserved or given to another pod too (hazards.py), if any."""
+    """The CPUs of the placed pod that the kubelet has reserved or given to another pod too (panics.py), if any."""
     manager = node.cpu
     if manager is None or manager.policy.topology.is_even:
         return ""

@@ -13,7 +13,7 @@ from topowise.placement import GATE
 from topowise.pods import ContainerNeeds, Needs, aggregate
 from topowise_scheduler.explain.explanation import NodeExplanation, ResourceRoom
 from topowise_scheduler.explain.node_verdicts import NodeVerdict
-from topowise_scheduler.explain.zone_amounts import zone_amounts
+from topowise_scheduler.kubelet.free_amounts import zone_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord, placement_group
 from topowise_scheduler.overlay.trial import spec_of
 from topowise_scheduler.report.shape import PodRequests

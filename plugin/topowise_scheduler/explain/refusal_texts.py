@@ -96,6 +96,11 @@ def bare(reason: Reason) -> str:
     return TEXTS[reason].removeprefix(PREFIX) if isinstance(reason, Refusal) else reason
 
 
+def value(reason: Reason | None) -> str:
+    """Returns what is the same for all nodes of a reason: a refusal's name, or words as they are; "" for None."""
+    return reason.name if isinstance(reason, Refusal) else reason or ""
+
+
 def unschedulable(reasons: Mapping[Reason, int]) -> str:
     """ "0/3 nodes: 2 Insufficient cpu, 1 ...", as kube-scheduler writes it, from the number of nodes by reason."""
     by_text: Counter[str] = Counter()

@@ -15,7 +15,7 @@ from typing import Final
 from topowise_scheduler import report
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.kubectl import manifests, objects, reasons
-from topowise_scheduler.kubectl.durations import seconds_since
+from topowise_scheduler.kubectl.console import seconds_since
 from topowise_scheduler.kubectl.manifests import Workload
 from topowise_scheduler.kubectl.source import Kubectl
 from topowise_scheduler.ledger.budgets import Budgets

@@ -13,10 +13,9 @@ from topowise.text import Line
 from topowise_scheduler.explain.text import most_frequent_first, plural
 from topowise_scheduler.kubectl import cluster, json_output, zones
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl.console import Console, Output
+from topowise_scheduler.kubectl.console import Console, Output, columns
 from topowise_scheduler.kubectl.manifests import Workload, not_looked_at
-from topowise_scheduler.kubectl.table import columns
-from topowise_scheduler.kubelet import numa_placement
+from topowise_scheduler.kubelet import allocated_nodes
 from topowise_scheduler.overlay import defrag
 from topowise_scheduler.overlay.defrag import Change, Hindrance, Plan, Shortfall, Step
 
@@ -124,7 +123,7 @@ def _text(workload: Workload, count: int, plan: Plan, console: Console) -> list[
         least = "no plan has fewer" if plan.is_least else "a plan with fewer may exist"
         title += f" once {plural(plan.moves, 'pod')} {'is' if plan.moves == 1 else 'are'} moved ({least})"
     rows = [
-        [str(number), step.pod, step.origin or _NEW, step.node, numa_placement.in_words(step.containers)]
+        [str(number), step.pod, step.origin or _NEW, step.node, allocated_nodes.in_words(step.containers)]
         for number, step in enumerate(plan.steps, start=1)
     ]
     table = columns(["STEP", "POD", "FROM", "TO", "ON NUMA"], rows, width=console.width)

@@ -1,23 +1,29 @@
-"""`kubectl topowise explain`: why each node's kubelet would admit a pod, or not."""
+"""`kubectl topowise explain`: why each node's kubelet would admit a pod, or not.
+
+A running topowise-scheduler can be asked over HTTP at its /explain. `--hints` shows two tables for each merge of a
+kubelet: the hints by resource, and the results of combinations of hints, the best first.
+"""
 
 from __future__ import annotations
 
 import argparse
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from topowise.errors import SourceError
 from topowise.text import Line, Styled
 from topowise_scheduler.explain.explanation import NodeExplanation, Step, nearness
+from topowise_scheduler.explain.merge_table import Merged, MergeTable, ResourceHints
 from topowise_scheduler.explain.text import plural, with_unit
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl import hints, json_output, manifests, names, objects, reasons, selection
-from topowise_scheduler.kubectl.console import Console, Output
-from topowise_scheduler.kubectl.durations import age
+from topowise_scheduler.kubectl import json_output, manifests, objects, reasons, selection
+from topowise_scheduler.kubectl.console import Console, Output, age, columns, paragraphs
 from topowise_scheduler.kubectl.source import Kubectl
-from topowise_scheduler.kubectl.table import columns, paragraphs
 from topowise_scheduler.verdicts.kube_scheduler import Metadata, Pod, Spec, unbound
 
 _ORDER: Final = ("fits", "not now", "never", "excluded", "not reported")
@@ -28,6 +34,10 @@ _COLOURS: Final = {
     "excluded": colours.BAD,
     "not reported": colours.DIM,
 }
+_TIMEOUT_S: Final = 10
+# A resource has up to 15 hints on four NUMA nodes, and 255 on eight.
+_MOST_HINTS: Final = 32
+_MOST_MERGES: Final = 16
 
 
 class Explained(msgspec.Struct, frozen=True):
@@ -57,11 +67,11 @@ class Explained(msgspec.Struct, frozen=True):
 def run(options: argparse.Namespace, console: Console) -> Output:
     """The command."""
     if options.pod:
-        is_pod = names.is_pod(options.pod)
+        is_pod = selection.is_pod(options.pod)
         if options.service and not is_pod:
             raise SourceError("explain --service", f"accepts only pods, expected no {options.pod!r:.260}")
-        options.pod = names.bare(options.pod) if is_pod else options.pod
-    options.node = [names.node(name) for name in options.node]
+        options.pod = selection.bare_name(options.pod) if is_pod else options.pod
+    options.node = [selection.node_name(name) for name in options.node]
     if options.service and not (options.pod or options.file):
         raise SourceError("explain --service", "expected a pod or -f FILE with it")
     if options.service and options.hints:
@@ -118,17 +128,16 @@ def _list(options: argparse.Namespace, console: Console) -> Output:
 
 
 def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:
-    from topowise_scheduler.kubectl import service
 
     if options.pod:
         namespace = options.namespace or Kubectl(options.kubectl).namespace()
         pod = Pod(Metadata(options.pod, namespace), Spec())
-        nodes, step = service.explain(options.service, f"{namespace}/{options.pod}", None, options.node)
+        nodes, step = explain(options.service, f"{namespace}/{options.pod}", None, options.node)
         return [Explained(pod, nodes, next_step=step)], []
     workloads, notes = manifests.workloads_of(options)
     answers = []
     for workload in workloads:
-        nodes, step = service.explain(options.service, "", msgspec.to_builtins(workload.pod), options.node)
+        nodes, step = explain(options.service, "", msgspec.to_builtins(workload.pod), options.node)
         answers.append(Explained(workload.pod, nodes, next_step=step))
     return answers, notes
 
@@ -137,10 +146,10 @@ def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[s
     from topowise_scheduler.explain.waiting import waiting_pod
     from topowise_scheduler.explain.waiting_texts import step_of_refused
     from topowise_scheduler.kubectl import cluster
-    from topowise_scheduler.kubectl.doctor import restarts
+    from topowise_scheduler.kubectl.doctor import kubelets
 
     present = []
-    if options.pod and names.is_pod(options.pod):
+    if options.pod and selection.is_pod(options.pod):
         manifests.check(options)
         pod = objects.pod_of(manifests.named(options)[0], options.pod)
         known = cluster.Cluster(*cluster.read(options))
@@ -154,10 +163,10 @@ def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[s
     there_are = known.trial.names
     if not there_are:
         raise objects.no_nodes(options.nodes_file)
-    named = names.existing_nodes(options.node, there_are, "--node") or there_are
+    named = selection.existing_nodes(options.node, there_are, "--node") or there_are
     # A single node, as each node costs an admission of all its pods.
     single = named if len(options.node) == 1 else [pod.spec.nodeName for pod in present]
-    notes += [line for node in single for line in restarts.lines(known.objects, node)]
+    notes += [line for node in single for line in kubelets.restart_lines(known.objects, node)]
     nodes = selection.labelled(named, options.selector, known.nodes)
     return [
         Explained(
@@ -202,7 +211,7 @@ def _text(explained: Explained, console: Console, options: argparse.Namespace) -
         matrices = [_matrix(node, step, console) for node in nodes for step in node.steps if step.resources]
         lines = paragraphs([lines, *matrices])
     if with_hints:
-        lines = paragraphs([lines, *[hint_lines for node in nodes if (hint_lines := hints.text(node, console))]])
+        lines = paragraphs([lines, *[hint_lines for node in nodes if (hint_lines := text(node, console))]])
     return lines
 
 
@@ -232,3 +241,103 @@ def _matrix(node: NodeExplanation, step: Step, console: Console) -> list[Line]:
 
     title = f"{node.node}, {scope}{chosen} (free of allocatable; ! is not enough)"
     return [title, *columns(header, rows, indent="  ", paint=paint)]
+
+
+class _Reply(msgspec.Struct, frozen=True, rename="camel"):
+    error: str = ""
+    next_step: str = ""
+    nodes: list[NodeExplanation] = []
+
+
+def explain(url: str, pod: str, manifest: Any, names: Sequence[str]) -> tuple[list[NodeExplanation], str]:
+    """The explanations of the service for a pod of the cluster ("namespace/name"), or for a manifest, and the next
+    step, "" for a pod that fits and from a service of an earlier version."""
+    query = [("view", "waiting"), *[("node", name) for name in names]]
+    if manifest is None:
+        query.insert(0, ("pod", pod))
+    address = f"{url.rstrip('/')}/explain?{urllib.parse.urlencode(query)}"
+    body = None if manifest is None else msgspec.json.encode(manifest)
+    if urllib.parse.urlsplit(address).scheme not in ("http", "https"):
+        raise SourceError(url, "is not an address, expected http://HOST:PORT such as http://127.0.0.1:8081")
+    try:
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+            received = response.read()
+    except (OSError, ValueError) as exc:
+        why = exc.reason if isinstance(exc, urllib.error.URLError) else exc
+        raise SourceError(url, f"cannot be asked: {why}; is it forwarded (kubectl port-forward)?") from exc
+    try:
+        answer = msgspec.json.decode(received, type=list[NodeExplanation] | _Reply)
+    except msgspec.DecodeError as exc:
+        raise SourceError(url, f"sent an invalid answer: {exc}") from exc
+    if isinstance(answer, list):
+        return answer, ""
+    if answer.error:
+        raise SourceError(url, answer.error)
+    return answer.nodes, answer.next_step
+
+
+_TAKEN, _REFUSED = "taken", "refused"
+
+
+def text(node: NodeExplanation, console: Console) -> list[Line]:
+    """Lines of a node, none if the node has no report."""
+    if node.verdict == "not reported":
+        return []
+    merges = [(step, step.merge) for step in node.steps if step.merge is not None]
+    if not merges:
+        why = "policy none asks for no hints" if node.policy == "none" else "no hints were merged"
+        return [f"{node.node}: {why}"]
+    return paragraphs([_step(node, step, merge, console) for step, merge in merges])
+
+
+def _step(node: NodeExplanation, step: Step, merge: MergeTable, console: Console) -> list[Line]:
+    scope = f"container {step.container}" if step.container else "the pod"
+    title = f"{node.node}, {scope}, policy {node.policy}"
+    if merge.too_many:
+        return [f"{title}: more NUMA nodes than hints can be listed for"]
+    if not merge.resources:
+        return [f"{title}: no manager has a hint, so any NUMA node is possible"]
+    parts: list[Line] = [f"{title}: hints (* is preferred)", *_hints(merge.resources, console)]
+    if merge.merges:
+        parts += ["  merged, the best first", *_merges(node, step, merge, console)]
+    else:
+        parts.append("  merged: no combination has a NUMA node in common; all nodes are taken, not preferred")
+    return parts
+
+
+def _hints(resources: Sequence[ResourceHints], console: Console) -> list[Line]:
+    rows = []
+    for resource in resources:
+        shown = [f"{_set(hint.numa)}{'*' if hint.preferred else ''}" for hint in resource.hints[:_MOST_HINTS]]
+        more = [f"and {len(resource.hints) - _MOST_HINTS} more"] if len(resource.hints) > _MOST_HINTS else []
+        rows.append([resource.manager, resource.resource, "  ".join([*shown, *more]) or "none: it fits nowhere"])
+    return columns(["MANAGER", "RESOURCE", "HINTS"], rows, indent="    ", width=console.width)
+
+
+def _merges(node: NodeExplanation, step: Step, merge: MergeTable, console: Console) -> list[Line]:
+    verdict = _REFUSED if node.policy in ("restricted", "single-numa-node") and not step.preferred else _TAKEN
+    rows = [_result_row(merged, verdict if not at else "") for at, merged in enumerate(merge.merges[:_MOST_MERGES])]
+    if len(merge.merges) > _MOST_MERGES:
+        blank = [""] * (len(rows[0]) - 1)
+        rows.append([f"and {len(merge.merges) - _MOST_MERGES} more", *blank])
+    header = ["MERGED", "PREFERRED", "VERDICT", "WAYS", *(f"OF {merged.resource}" for merged in merge.resources)]
+
+    def paint(column: int, cell: str) -> str | Styled:
+        return console.paint(cell, {_TAKEN: colours.GOOD, _REFUSED: colours.BAD}.get(cell, "")) if column == 2 else cell
+
+    return columns(header, rows, indent="    ", paint=paint)
+
+
+def _result_row(merged: Merged, verdict: str) -> list[str]:
+    return [
+        _set(merged.numa),
+        "yes" if merged.preferred else "no",
+        verdict,
+        str(merged.ways),
+        *("none" if numa is None else _set(numa) for numa in merged.hints),
+    ]
+
+
+def _set(numa: Sequence[int]) -> str:
+    return "+".join(map(str, numa))

@@ -9,16 +9,14 @@ from typing import Any
 import msgspec
 
 from topowise.text import Line, Styled
-from topowise_scheduler.explain.capacity import Room
-from topowise_scheduler.explain.cluster_view import ClusterView
+from topowise_scheduler.explain.cluster_view import ClusterView, Room
 from topowise_scheduler.explain.text import plural
 from topowise_scheduler.explain.waiting import waiting_pod
 from topowise_scheduler.explain.waiting_texts import next_step
 from topowise_scheduler.kubectl import cluster, json_output, reasons, selection
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl.console import Console, Output
+from topowise_scheduler.kubectl.console import Console, Output, columns, paragraphs
 from topowise_scheduler.kubectl.manifests import Workload, not_looked_at
-from topowise_scheduler.kubectl.table import columns, paragraphs
 
 
 def run(options: argparse.Namespace, console: Console) -> Output:

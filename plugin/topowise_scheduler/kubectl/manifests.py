@@ -1,17 +1,22 @@
-"""The pods of manifests: single pods, or the number of pods that a controller would make of its template."""
+"""The pods of manifests: single pods, or the number of pods that a controller would make of its template.
+
+Templates are found by their schema in objects of any kind: a mapping with `spec.containers`, at any depth. So a
+Deployment, a PyTorchJob, a RayCluster or a kind of tomorrow needs no entry in a list. The number of pods is the product
+of the fields beside the template, or above it, that count copies.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from topowise import pods
 from topowise.errors import ParseError, SourceError
-from topowise_scheduler.kubectl import names, objects, templates, validation
+from topowise_scheduler.kubectl import objects, selection, validation
 from topowise_scheduler.kubectl.objects import Json
 from topowise_scheduler.kubectl.source import Kubectl, documents
 from topowise_scheduler.ledger.pods.demands import demands_of
@@ -27,6 +32,13 @@ _DAEMON_TOLERATIONS: Final = (
     *({"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoSchedule"}
       for key in ("disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")),
 )  # fmt: skip
+MOST: Final = 10_000
+"""The most pods of an object."""
+_COPIES: Final = ("replicas", "count")
+# An object of these groups cannot lack containers: the API server rejects it. Templates of other kinds are not pods.
+_GROUPS_OF_PODS: Final = ("v1", "apps", "batch")
+# What an object was, and what its controller has seen.
+_NOT_DESIRED: Final = ("status", "metadata")
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -88,8 +100,8 @@ def named(options: argparse.Namespace) -> tuple[Json, str]:
     """The named object, of the cluster or of saved objects, and its namespace. Raises SourceError."""
     namespace = namespace_of(options)
     if options.nodes_file:
-        return names.saved(options.pod, namespace, options.nodes_file), namespace
-    return names.of_cluster(options.pod, namespace, Kubectl(options.kubectl)), namespace
+        return selection.saved_object(options.pod, namespace, options.nodes_file), namespace
+    return selection.cluster_object(options.pod, namespace, Kubectl(options.kubectl)), namespace
 
 
 def namespace_of(options: argparse.Namespace) -> str:
@@ -126,7 +138,7 @@ def read(files: Sequence[str], namespace: str, kubectl: Kubectl | None = None) -
     workloads: list[Workload] = []
     left_out: Counter[str] = Counter()
     for document in documents(files):
-        if not templates.templates(document, where):
+        if not templates(document, where):
             left_out[str(document.get("kind") or "without a kind")] += 1
             continue
         stored = (
@@ -165,7 +177,7 @@ def note_on(origin: str, terms: Sequence[str]) -> str:
 
 def of_object(document: Json, where: str, namespace: str) -> list[Workload]:
     """The workloads of an object, one for each of its pod templates. Raises SourceError if there are none."""
-    pod_templates = templates.templates(document, where)
+    pod_templates = templates(document, where)
     if not pod_templates:
         raise SourceError(where, f"is a {document.get('kind')}, which has no pod template")
     is_alone = len(pod_templates) == 1
@@ -174,7 +186,7 @@ def of_object(document: Json, where: str, namespace: str) -> list[Workload]:
     ]
 
 
-def _make(template: templates.Template, owner: Json, role: str, namespace: str, where: str) -> Workload:
+def _make(template: Template, owner: Json, role: str, namespace: str, where: str) -> Workload:
     name = "-".join(filter(None, (_name(owner, where), role)))
     kind = str(owner.get("kind") or "Pod")
     spec = template.document.get("spec") or {}
@@ -205,3 +217,90 @@ def _name(document: Json, where: str) -> str:
     if not name:
         raise SourceError(where, f"a {document.get('kind') or 'pod'} has no metadata.name, expected one")
     return name
+
+
+class Template(NamedTuple):
+    """A pod template and the number of its pods.
+
+    `path` is its place in the object ("spec.template"), `role` distinguishes the templates of an object.
+    """
+
+    document: Json
+    path: str
+    role: str
+    pods: int
+
+
+def templates(document: Json, where: str) -> list[Template]:
+    """The pod templates of an object, none if it makes no pods. Raises SourceError for an invalid number of pods."""
+    spec = document.get("spec")
+    if document.get("kind") == "Pod" or (document.get("kind") is None and _has_containers(document)):
+        return [Template(document, "", "", 1)]
+    desired = {name: value for name, value in document.items() if name not in _NOT_DESIRED}
+    pod_templates = list(_below(desired, "", "", 1, f"{where}: {document.get('kind')}"))
+    group = str(document.get("apiVersion") or "v1").partition("/")[0]
+    if (
+        not pod_templates
+        and group in _GROUPS_OF_PODS
+        and isinstance(spec, dict)
+        and isinstance(spec.get("template"), dict)
+    ):
+        return [Template(spec["template"], "spec.template", "", 1)]
+    return pod_templates
+
+
+def _has_containers(value: Mapping[str, Any]) -> bool:
+    spec = value.get("spec")
+    return isinstance(spec, dict) and isinstance(spec.get("containers"), list)
+
+
+def _below(value: Any, path: str, role: str, count: int, where: str) -> Iterator[Template]:
+    """Depth first, in the order of the document, whose depth `documents` bounds."""
+    if isinstance(value, list):
+        for at, item in enumerate(value):
+            yield from _below(item, f"{path}[{at}]", role, count, where)
+    if not isinstance(value, dict):
+        return
+    if _has_containers(value):
+        yield Template(value, path, role.removesuffix("template").lower(), count)
+        return
+    count *= _copies(value, path, where)
+    if count > MOST:
+        raise SourceError(where, f"{path or 'object'} asks for {count} pods, expected at most {MOST}")
+    name = value.get("name") or value.get("groupName")
+    own = name if isinstance(name, str) else role
+    for key, inner in value.items():
+        # The key "template" says nothing about the role of its pods.
+        inner_role = own if key in ("template", "spec") else key.removesuffix("Template")
+        copies = count * _of_group(value, key) if key.endswith("Template") else count
+        yield from _below(inner, f"{path}.{key}" if path else key, inner_role, copies, where)
+
+
+def _copies(value: Mapping[str, Any], path: str, where: str) -> int:
+    """The copies that a mapping asks for of the templates in it; 1 if it has no such field."""
+    numbers = [_number(value[name], f"{path}.{name}", where) for name in _COPIES if value.get(name) is not None]
+    if value.get("parallelism") is not None or value.get("completions") is not None:
+        both = [value[name] for name in ("parallelism", "completions") if value.get(name) is not None]
+        numbers.append(
+            min([_number(number, path, where) for number in both] + [1] * (value.get("parallelism") is None))
+        )
+    product = 1
+    for number in numbers:
+        product *= number
+    return product
+
+
+def _of_group(value: Mapping[str, Any], key: str) -> int:
+    """The pods of a template of a LeaderWorkerSet, whose `size` includes the leader."""
+    size = value.get("size")
+    if not isinstance(size, int) or "workerTemplate" not in value:
+        return 1
+    if key == "workerTemplate":
+        return max(0, size - ("leaderTemplate" in value))
+    return 1
+
+
+def _number(number: Any, path: str, where: str) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MOST:
+        raise SourceError(where, f"{path} is {number!r:.80}, expected a number of pods from 0 to {MOST}")
+    return number

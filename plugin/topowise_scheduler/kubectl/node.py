@@ -1,30 +1,38 @@
-"""`kubectl topowise node NAME`: a machine as a picture, with the allocations of its pods."""
+"""`kubectl topowise node NAME`: a machine as a picture, with the allocations of its pods.
+
+Below it the distances of its devices, like `nvidia-smi topo -m`: a row for each PCI position.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
 from topowise import attributes, nrt, quantity
+from topowise.attributes import devices
+from topowise.attributes.pci_devices import Located
 from topowise.attributes.pci_devices import read as read_places
 from topowise.errors import ParseError, SourceError
 from topowise.kube import paths
+from topowise.pci import Place, distance
 from topowise.text import Line
 from topowise_scheduler.explain import picture
 from topowise_scheduler.explain.picture import Picture, captions
-from topowise_scheduler.kubectl import json_output, names, nodes, objects, pci_distances
-from topowise_scheduler.kubectl.console import Console, Output
-from topowise_scheduler.kubectl.durations import age
+from topowise_scheduler.kubectl import json_output, nodes, objects, selection
+from topowise_scheduler.kubectl.console import Console, Output, age, columns, paragraphs
 from topowise_scheduler.kubectl.source import Kubectl, MissingError, decoded
-from topowise_scheduler.kubectl.table import columns, paragraphs
 from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
 from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.report import Report, read
 from topowise_scheduler.report.texts import distances
 from topowise_scheduler.verdicts.kube_scheduler import Pod
+
+_MOST: Final = 16
+"""The most positions with a column each; more columns would be wider than a screen."""
 
 
 def run(options: argparse.Namespace, console: Console) -> Output:
@@ -55,7 +63,7 @@ def _pci_distances(report: Report, topology: nrt.NodeResourceTopology) -> tuple[
     named = nrt.attributes_of(topology.attributes)
     try:
         located = read_places(named.get(attributes.PCI, "[]"))
-        return pci_distances.table(located, named.get(attributes.DEVICES, "{}")), ()
+        return table(located, named.get(attributes.DEVICES, "{}")), ()
     except ParseError as exc:
         # The problems of an exact report include it.
         if any(attributes.PCI in problem for problem in report.problems):
@@ -99,7 +107,7 @@ def _known(node_state: NodeState | None) -> Kubelet:
 
 def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[Pod, ...]]:
     """The report of the node, and the pods to include."""
-    name = names.node(options.name)
+    name = selection.node_name(options.name)
     if options.file:
         saved = objects.from_files(options.file)
         report = saved.report(name)
@@ -125,7 +133,7 @@ def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[Pod, ...
 
 
 def _instead(there: objects.Objects) -> str:
-    return names.instead([report.topology.metadata.name for report in there.reports])
+    return selection.instead([report.topology.metadata.name for report in there.reports])
 
 
 def _machine(topology: nrt.NodeResourceTopology) -> Machine | None:
@@ -162,3 +170,40 @@ def _holdings(drawn: Picture) -> list[Line]:
         rows.append([owner.name, captions.nodes(sorted(on)) or "-", ", ".join(captions.holds(owner))])
     more = captions.pods_without_resources(drawn)
     return [*columns(["POD", "NUMA NODES", "HOLDS"], rows), *([more] if more else [])]
+
+
+def table(located: Mapping[str, Located], devices_text: str) -> list[Line]:
+    """The table, empty if no device has a position. Raises ParseError."""
+    at: dict[Place, list[str]] = {}
+    for name, device in located.items():
+        at.setdefault(device.place, []).append(name)
+    if not at:
+        return []
+    resources = {device.id: device.resource for device in devices.read(devices_text)}
+    labels = [f"P{number}" for number in range(len(at))] if len(at) <= _MOST else []
+    rows = [
+        [
+            f"P{number}",
+            " > ".join(place.path),
+            "-" if place.numa_node is None else str(place.numa_node),
+            _devices(names, resources, located),
+            *(distance(place, column) or "?" for column in at if labels),
+        ]
+        for number, (place, names) in enumerate(at.items())
+    ]
+    return columns(["", "PLACE", "NUMA NODE", "DEVICES", *labels], rows)
+
+
+def _devices(names: Sequence[str], resources: Mapping[str, str], located: Mapping[str, Located]) -> str:
+    """A single device by its id, with a different PCI address of its function; several devices by their number."""
+    by_resource: dict[str, list[str]] = {}
+    for name in names:
+        by_resource.setdefault(resources.get(name, "unknown"), []).append(name)
+    facts = []
+    for resource, ids in sorted(by_resource.items()):
+        if len(ids) > 1:
+            facts.append(f"{len(ids)} {resource}")
+        else:
+            address = located[ids[0]].address
+            facts.append(f"{resource} {ids[0]}" + ("" if address == ids[0] else f" ({address})"))
+    return ", ".join(facts)

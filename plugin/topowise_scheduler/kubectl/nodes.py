@@ -11,13 +11,12 @@ import msgspec
 from topowise import nrt
 from topowise.kube import paths
 from topowise.text import Line, Styled
-from topowise_scheduler.kubectl import fragmentation, json_output, objects, reasons, selection, zones
-from topowise_scheduler.kubectl.console import Console, Output
-from topowise_scheduler.kubectl.doctor import exporters, outdated
-from topowise_scheduler.kubectl.durations import age
-from topowise_scheduler.kubectl.fragmentation import Losses
+from topowise_scheduler.kubectl import json_output, objects, reasons, selection, zones
+from topowise_scheduler.kubectl.console import Console, Output, Paint, age, columns, width_of
+from topowise_scheduler.kubectl.doctor import own_pods
+from topowise_scheduler.kubectl.doctor.reports import outdated_causes
 from topowise_scheduler.kubectl.source import ForbiddenError, Kubectl
-from topowise_scheduler.kubectl.table import Paint, columns, width_of
+from topowise_scheduler.kubectl.zones import Losses
 from topowise_scheduler.report import Report, read
 
 Problems = list[tuple[str, str]]
@@ -41,7 +40,7 @@ def run(options: argparse.Namespace, console: Console) -> Output:
     reports = selection.selected(options, there, losses)
     known = [(report, read(report.topology)) for report in reports]
     now = objects.saved_at(there) if options.file else console.now
-    unconfirmed = outdated.causes(there, known, now, has_all_pods=bool(options.file))
+    unconfirmed = outdated_causes(there, known, now, has_all_pods=bool(options.file))
     if options.output not in ("table", "wide"):
         rows = _documents(known, losses, unconfirmed)
         names = [report.topology.metadata.name for report in reports]
@@ -63,7 +62,7 @@ def _read(options: argparse.Namespace) -> tuple[objects.Objects, tuple[str, ...]
     kubectl = Kubectl(options.kubectl)
     there = objects.from_cluster(kubectl, pods_path=objects.WAITING_PATH, nodes=bool(options.selector), denied=denied)
     if there.pods is not None and options.output != "name":
-        there = msgspec.structs.replace(there, pods=(*there.pods, *objects.pods(kubectl, exporters.PATH)))
+        there = msgspec.structs.replace(there, pods=(*there.pods, *objects.pods(kubectl, own_pods.EXPORTERS_PATH)))
     if options.selector and paths.NODES in denied:
         raise denied[paths.NODES]
     if nrt.PATH in denied:
@@ -76,7 +75,7 @@ def _documents(
 ) -> list[json_output.Json]:
     return [
         {
-            **json_output.node(reported, report, fragmentation.document(losses.of(report))),
+            **json_output.node(reported, report, zones.fragmentation_fields(losses.of(report))),
             "unconfirmed": list(unconfirmed.get(report.name, ())),
         }
         for reported, report in known
@@ -185,7 +184,7 @@ def _paint(header: Sequence[str], console: Console) -> Paint:
     """Colours the losses by fragmentation."""
 
     def paint(column: int, cell: str) -> str | Styled:
-        return console.paint(cell, fragmentation.colour_of(cell)) if header[column] == "FRAG" else cell
+        return console.paint(cell, zones.colour_of(cell)) if header[column] == "FRAG" else cell
 
     return paint
 

@@ -10,7 +10,7 @@ import msgspec
 from topowise import nrt
 from topowise.errors import SourceError
 from topowise.kube import paths
-from topowise_scheduler.kubectl.durations import seconds_since
+from topowise_scheduler.kubectl.console import seconds_since
 from topowise_scheduler.kubectl.source import ForbiddenError, Kubectl, MissingError, decoded, documents
 from topowise_scheduler.ledger.budgets import Budget
 from topowise_scheduler.verdicts.kube_scheduler import NodeObject, Pod

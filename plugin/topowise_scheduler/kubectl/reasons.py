@@ -1,6 +1,6 @@
 """Explanations of many nodes, grouped by reason: the number of nodes, and the nearest node.
 
-Amounts differ between nodes with the same reason, so the groups ignore amounts.
+A reason is a value (`refusal`, and the kubelet's own reason). Texts have the amounts of a node and are shown for one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from topowise_scheduler.explain.text import first_of
 
 if TYPE_CHECKING:
     # Not at run time: the list of nodes starts without numpy.
-    from topowise_scheduler.explain.capacity import Room
+    from topowise_scheduler.explain.cluster_view import Room
 
 MOST_ROWS: Final = 20
 """The most nodes with a row each."""
@@ -34,10 +34,6 @@ _PLAIN: Final = (
 
 ALL: Final = "--all has a row for each node, -o wide too."
 
-# Shortages of NUMA nodes differ between nodes with the same reason.
-_OF_ONE_NODE: Final = re.compile(r"; (?:node \d+ has only [^;]*|\d+ more lack (?:as much|more))")
-_AMOUNT: Final = re.compile(r"\d+(?:\.\d+)?(?:m|[KMGTP]i?)?\b")
-
 
 def cell(text: str, *, is_wide: bool = False) -> str:
     """The text of a cell in plain words, cut after `_MOST_TEXT` characters; unchanged with -o wide."""
@@ -52,10 +48,10 @@ def cell(text: str, *, is_wide: bool = False) -> str:
 
 def rows(nodes: Sequence[NodeExplanation]) -> list[list[str]]:
     """VERDICT, NODES and WHY: a row for each reason, in the order in which its first node comes."""
-    groups: dict[tuple[str, str], list[NodeExplanation]] = {}
+    groups: dict[tuple[object, ...], list[NodeExplanation]] = {}
     for node in nodes:
-        groups.setdefault((node.verdict, _reason(node)), []).append(node)
-    return [[verdict, str(len(same)), cell(_why(same))] for (verdict, _), same in groups.items()]
+        groups.setdefault((node.verdict, node.refusal, node.reason, _is_unaligned(node)), []).append(node)
+    return [[same[0].verdict, str(len(same)), cell(_why(same))] for same in groups.values()]
 
 
 def without_room(rooms: Sequence[Room]) -> list[list[str]]:
@@ -63,7 +59,7 @@ def without_room(rooms: Sequence[Room]) -> list[list[str]]:
     groups: dict[str, list[Room]] = {}
     for room in rooms:
         if not room.count:
-            groups.setdefault(_bare(room.limit), []).append(room)
+            groups.setdefault(room.refusal, []).append(room)
     return [
         [_number(same), "0", "-", cell(_of_first([room.node for room in same], same[0].limit))]
         for same in groups.values()
@@ -78,21 +74,15 @@ def notes(problems: Iterable[tuple[str, str]]) -> list[str]:
     return [f"warning: {first_of(dict.fromkeys(names))}: {problem}" for problem, names in having.items()]
 
 
-def _reason(node: NodeExplanation) -> str:
-    if node.verdict == "fits":
-        return "not aligned" if any(step.resources and not step.preferred for step in node.steps) else ""
-    return _bare(node.text)
-
-
-def _bare(text: str) -> str:
-    return _AMOUNT.sub("", _OF_ONE_NODE.sub("", text))
+def _is_unaligned(node: NodeExplanation) -> bool:
+    return node.verdict == "fits" and any(step.resources and not step.preferred for step in node.steps)
 
 
 def _why(same: Sequence[NodeExplanation]) -> str:
     first = same[0]
     if first.verdict == "fits":
         scored = first_of(f"{node.node} ({node.score})" for node in same)
-        return f"{scored}; {'not aligned; ' if _reason(first) else ''}on {first.node} {first.text}"
+        return f"{scored}; {'not aligned; ' if _is_unaligned(first) else ''}on {first.node} {first.text}"
     if len(same) == 1:
         return f"{first.node}: {first.text}"
     return _of_first([node.node for node in same], first.text)

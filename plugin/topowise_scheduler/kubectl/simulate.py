@@ -1,6 +1,7 @@
 """`kubectl topowise simulate`: where the pods of manifests would go, in order, and which pods fit nowhere.
 
-The order is that of kube-scheduler's queue: by priority, then by position. No pod is evicted.
+The order is that of kube-scheduler's queue: by priority, then by position. No pod is evicted. `--restart` shows what a
+restart of all kubelets does, also with other settings.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ from typing import Any, Final
 
 import msgspec
 
+from topowise.errors import SourceError
 from topowise.runtime.output import Progress
 from topowise.text import Line, Styled
 from topowise_scheduler.explain import refusal_texts
 from topowise_scheduler.explain.text import first_of, plural
 from topowise_scheduler.explain.waiting import waiting_pod
 from topowise_scheduler.explain.waiting_texts import next_step
-from topowise_scheduler.kubectl import cluster, json_output, reasons, restarts
+from topowise_scheduler.kubectl import cluster, json_output, objects, reasons
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl.console import Console, Output
+from topowise_scheduler.kubectl.console import Console, Output, columns
 from topowise_scheduler.kubectl.explain import ordered
 from topowise_scheduler.kubectl.manifests import Workload, not_looked_at
-from topowise_scheduler.kubectl.table import columns
-from topowise_scheduler.kubelet import numa_placement as placing
+from topowise_scheduler.kubelet import version_of
+from topowise_scheduler.kubelet.allocated_nodes import Placed, in_words, placements
+from topowise_scheduler.report import read
+from topowise_scheduler.report.restart_forecast import REFUSES, STOPS, Change, foresee_all
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 from topowise_scheduler.verdicts.refusals import Reason
 
@@ -42,7 +46,7 @@ class SimulatedPod(msgspec.Struct, frozen=True):
     origin: str
     priority: int
     node: str = ""
-    containers: Mapping[str, placing.Placed] = {}
+    containers: Mapping[str, Placed] = {}
     refusals: Mapping[str, Reason] = {}
     reasons: Mapping[str, str] = {}
     next_step: str = ""
@@ -67,9 +71,9 @@ class SimulatedPod(msgspec.Struct, frozen=True):
 
 def run(options: argparse.Namespace, console: Console) -> Output:
     """The command."""
-    change = restarts.change_of(options)
+    change = change_of(options)
     if change is not None:
-        return restarts.run(options, console, change)
+        return restart(options, console, change)
     known, workloads, notes = cluster.open_with_manifests(options, options.strategy)
     notes += not_looked_at(workloads)
     for workload in workloads if not (options.pod or options.file) else ():
@@ -112,7 +116,7 @@ def _rows(placed: Sequence[SimulatedPod], *, is_wide: bool) -> tuple[list[str], 
             pod.pod,
             *([pod.origin, str(pod.priority)] if is_wide else []),
             pod.node or _NOWHERE,
-            reasons.cell(placing.in_words(pod.containers) if pod.node else pod.summary, is_wide=is_wide),
+            reasons.cell(in_words(pod.containers) if pod.node else pod.summary, is_wide=is_wide),
         ]
         for pod in placed
     ]
@@ -177,7 +181,7 @@ class Simulation:
         if kubelet is None:
             return msgspec.structs.replace(simulated, node=node)
         is_exact = self._trial.precision(node) == "exact"
-        return msgspec.structs.replace(simulated, node=node, containers=placing.of(kubelet, uid, is_exact=is_exact))
+        return msgspec.structs.replace(simulated, node=node, containers=placements(kubelet, uid, is_exact=is_exact))
 
     def _refusals(self, workload: Workload, pod: Pod) -> dict[str, Reason]:
         """The refusal of each node, "" if it takes the pod."""
@@ -203,3 +207,53 @@ def _refused(pod: SimulatedPod, console: Console) -> list[Line]:
 
 def _name(pod: Pod) -> str:
     return f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+
+def change_of(options: argparse.Namespace) -> Change | None:
+    """The change that the options name, None if they name no restart. Raises TopowiseError for an unknown version."""
+    fields = {"topologyManagerPolicy": options.policy, "topologyManagerScope": options.scope}
+    given = {name: value for name, value in fields.items() if value}
+    if not (options.restart or options.kubelet_version or given):
+        return None
+    return Change(version_of(options.kubelet_version) if options.kubelet_version else None, given)
+
+
+def restart(options: argparse.Namespace, console: Console, change: Change) -> Output:
+    """The command. Raises SourceError for pods: a restart admits the pods of the nodes."""
+    if options.pod or options.file:
+        named = f"pod {options.pod}" if options.pod else f"-f {options.file[0]}"
+        raise SourceError(named, "a restart places no pods, expected nodes from --nodes-file FILE or the cluster")
+    there, _ = cluster.read(options)
+    if not there.reports:
+        raise objects.no_nodes(options.nodes_file)
+    versions = there.kubelet_versions
+    notes: list[str] = []
+    reports = [
+        read(reported.topology, versions.get(reported.topology.metadata.name, ""), size=reported.size)
+        for reported in there.reports
+    ]
+    nodes = list(foresee_all(reports, there.pods or (), notes, change))
+    remarks = dict.fromkeys(node.remark for node in nodes if node.remark)
+    notes[:0] = [f"warning: {remark}" for remark in remarks]
+    stops, refuses = [node for node in nodes if node.error], [node for node in nodes if node.refused]
+    status = 1 if stops or refuses else 0
+    if len(nodes) < len(reports):
+        skipped = plural(len(reports) - len(nodes), "node")
+        notes.append(f"note: {skipped} skipped: only an exact report describes the state of a kubelet")
+    document = {"nodes": [{**msgspec.to_builtins(node), "outcome": node.outcome} for node in nodes]}
+    body = json_output.printed(options.output, document)
+    if body is not None:
+        return Output(body, status, notes)
+
+    def paint(column: int, cell: str) -> str | Styled:
+        return console.paint(cell, colours.BAD) if cell in (REFUSES, STOPS) else cell
+
+    rows = [[node.node, node.outcome, str(node.admitted), str(len(node.refused))] for node in nodes]
+    lines: list[Line] = [*columns(["NODE", "KUBELET", "ADMITTED", "REFUSED"], rows, width=console.width, paint=paint)]
+    for node in [*stops, *refuses]:
+        lines += ["", f"{node.node} {node.outcome}{': ' if node.error else ''}{node.error}"]
+        pods_of_node = [[pod.pod, pod.reason, pod.message] for pod in node.refused]
+        if pods_of_node:
+            lines += columns(["POD", "REASON", "MESSAGE"], pods_of_node, indent="  ", width=console.width)
+        lines.append(f"  {node.mend}")
+    return Output(lines, status, notes)

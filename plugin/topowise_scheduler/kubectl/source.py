@@ -1,4 +1,4 @@
-"""Reads objects, from the cluster through kubectl, or from files.
+"""Reads objects, from the cluster through kubectl, or from the files of `-f`.
 
 `kubectl get --raw` takes 0.05 s, where the official client takes a second. It uses the user's contexts, exec
 credentials and proxies.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -16,12 +18,12 @@ import msgspec
 from topowise import documents as yaml_or_json
 from topowise.errors import SourceError
 from topowise.runtime import output
-from topowise_scheduler.kubectl import inputs
-from topowise_scheduler.kubectl.durations import of_go
+from topowise_scheduler.kubectl.console import go_seconds
 
 _TIMEOUT_S: Final = 60.0
 # kubectl ends by itself after --request-timeout.
 _GRACE_S: Final = 5.0
+_SUFFIXES: Final = (".json", ".yaml", ".yml")
 
 
 class MissingError(SourceError):
@@ -44,7 +46,7 @@ class Kubectl:
         self._flags = flags
         values = dict(flag.split("=", 1) for flag in flags if "=" in flag)
         self._is_logging = "--v" in values or "--vmodule" in values
-        self._timeout_s = max(_TIMEOUT_S, (of_go(values.get("--request-timeout")) or 0) + _GRACE_S)
+        self._timeout_s = max(_TIMEOUT_S, (go_seconds(values.get("--request-timeout")) or 0) + _GRACE_S)
 
     def get(self, *paths: str) -> list[bytes]:
         """The answers to concurrent reads. Raises SourceError for the first that failed."""
@@ -151,7 +153,7 @@ def decoded(answer: bytes, origin: str) -> Any:
 def documents(files: Sequence[str]) -> list[Any]:
     """The documents of `-f`, YAML or JSON; lists of any kind are expanded. Raises SourceError."""
     objects = []
-    for name, text in (content for file in files for content in inputs.texts(file)):
+    for name, text in (content for file in files for content in contents(file)):
         for document in _read(name, text):
             if not isinstance(document, dict):
                 raise SourceError(name, f"has a {type(document).__name__} at its top, expected Kubernetes objects")
@@ -175,3 +177,27 @@ def _opened(document: dict[str, Any]) -> list[Any]:
     version = document.get("apiVersion", "")
     named = {"apiVersion": version, "kind": kind} if kind else {}
     return [opened for item in items if isinstance(item, dict) for opened in _opened({**named, **item})]
+
+
+def contents(name: str) -> Iterator[tuple[str, bytes]]:
+    """Names and contents. Raises SourceError."""
+    if name == "-":
+        yield "stdin", sys.stdin.buffer.read()
+    elif name.startswith(("http://", "https://")):
+        raise SourceError(name, "is a URL, expected a file; download it first, or pipe it to -f -")
+    elif Path(name).is_dir():
+        # Without subdirectories, as kubectl without --recursive.
+        paths = sorted(path for path in Path(name).iterdir() if path.suffix in _SUFFIXES and not path.is_dir())
+        if not paths:
+            raise SourceError(name, f"is a directory without any {' or '.join(_SUFFIXES)}, expected some")
+        for path in paths:
+            yield str(path), _content(path)
+    else:
+        yield name, _content(Path(name))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise SourceError(str(path), f"cannot be read: {exc.strerror}") from exc

@@ -6,17 +6,27 @@ read fields and never a version. `ROWS` alone maps versions to changes. A new mi
 
 1.28 to 1.36 are recorded: code of that patch release decided the scenarios in tests/unit/scheduler/kubelet/recorded.
 1.37 and 1.38 are reconstructed: the changes were read, and applied to the code of 1.36.2.
+
+The policy options of CPU and topology manager have a minor in which each becomes alpha, beta and stable. An alpha
+option needs a gate that is off by default in every version, a beta option a gate that is on by default. A kubelet with
+an unknown option does not start (cm/cpumanager/policy_options.go, cm/topologymanager/policy_options.go).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 Stage = Literal["alpha", "beta", "stable", "draft"]
 Proof = Literal["recorded", "reconstructed"]
+# Read in the branches of OpenShift 4.15 to 4.23 and 5.0 to 5.2.
+_IN_ALL: Final = {
+    "strict_state_needs_all_cpus": "cpumanager/policy_static.go, validateState",
+    "unknown_gates_are_ignored": "component-base/featuregate/feature_gate.go, SetFromMap",
+}
 
 
 class Behaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=True):
@@ -187,11 +197,6 @@ ROWS: Final = (
     ),
 )
 
-# Read in the branches of OpenShift 4.15 to 4.23 and 5.0 to 5.2.
-_IN_ALL: Final = {
-    "strict_state_needs_all_cpus": "cpumanager/policy_static.go, validateState",
-    "unknown_gates_are_ignored": "component-base/featuregate/feature_gate.go, SetFromMap",
-}
 
 LATER_OPENSHIFT: Final = Distribution("OpenShift", 0, "what all earlier releases have", _IN_ALL)
 DISTRIBUTIONS: Final = (
@@ -205,3 +210,43 @@ DISTRIBUTIONS: Final = (
     Distribution("OpenShift 4.22", 35, "1.35.6", {"device_hints_are_near_devices": "kubernetes#138244", **_IN_ALL}),
     Distribution("OpenShift 4.23, 5", 36, "1.36.2, equal to 1.36.3 in cm and lifecycle", _IN_ALL),
 )
+
+
+Manager = Literal["cpu", "topology"]
+
+
+class Option(NamedTuple):
+    """An option: `stages` by their first minor. A draft is in no release; `source` is its KEP."""
+
+    manager: Manager
+    name: str
+    source: str
+    stages: Mapping[int, Stage]
+
+
+OPTIONS: Final = (
+    Option("cpu", "full-pcpus-only", "KEP-2625", {28: "beta", 33: "stable"}),
+    Option("cpu", "distribute-cpus-across-numa", "KEP-2902", {28: "alpha", 33: "beta"}),
+    Option("cpu", "align-by-socket", "KEP-3327", {28: "alpha"}),
+    Option("cpu", "distribute-cpus-across-cores", "KEP-4176", {31: "alpha"}),
+    Option("cpu", "strict-cpu-reservation", "KEP-4540", {32: "alpha", 33: "beta", 35: "stable"}),
+    Option("cpu", "prefer-align-cpus-by-uncorecache", "KEP-4800", {32: "alpha", 34: "beta", 36: "stable"}),
+    Option("topology", "prefer-closest-numa-nodes", "KEP-3545", {28: "beta", 32: "stable"}),
+    Option("topology", "max-allowable-numa-nodes", "KEP-4622", {31: "beta", 35: "stable"}),
+    # Two names of the same option: the KEP renamed it, and added the values "none" and "least-allocated".
+    Option("topology", "prefer-most-allocated-numa-node", "KEP-6007", {0: "draft"}),
+    Option("topology", "numa-allocation-strategy", "KEP-6007", {0: "draft"}),
+)
+
+DRAFTS: Final = frozenset(option.name for option in OPTIONS if "draft" in option.stages.values())
+
+
+@lru_cache(maxsize=64)
+def stages(minor: int) -> dict[str, Stage]:
+    """Returns the stage of every option that a minor has, drafts included."""
+    by_name: dict[str, Stage] = {}
+    for option in OPTIONS:
+        for since, stage in option.stages.items():
+            if minor >= since:
+                by_name[option.name] = stage
+    return by_name

@@ -6,7 +6,7 @@ in which the kubelet builds its managers, and returns the form that the managers
 Upstream: pkg/kubelet/apis/config, cm/topologymanager/policy_options.go, cm/cpumanager/policy_options.go,
 cm/memorymanager/memory_manager.go, cm/node_container_manager_linux.go (getNodeAllocatableAbsolute).
 
-A start depends on the version (behaviour.py, policy_options.py, feature_gates.py), and on what else is known of the
+A start depends on the version (behaviour.py, feature_gates.py), and on what else is known of the
 kubelet, its `Evidence`: a reported kubelet runs.
 """
 
@@ -22,10 +22,9 @@ from topowise.errors import TopowiseError
 from topowise.feature_gates import Life
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import Amounts, amount_of
-from topowise_scheduler.kubelet.behaviour import Behaviour, Stage
+from topowise_scheduler.kubelet.behaviour import DRAFTS, OPTIONS, Behaviour, Manager, Stage
 from topowise_scheduler.kubelet.machine import Machine, is_memory
 from topowise_scheduler.kubelet.masks import mask_of
-from topowise_scheduler.kubelet.policy_options import DRAFTS, OPTIONS, Manager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
 
 TOPOLOGY_POLICIES: Final = ("none", "best-effort", "restricted", "single-numa-node")

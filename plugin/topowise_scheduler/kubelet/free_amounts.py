@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topowise.pods import Amounts
+from topowise.pods import HUGEPAGES, Amounts
 from topowise_scheduler.kubelet.masks import Mask, members
 from topowise_scheduler.kubelet.node import Kubelet
 
@@ -39,3 +39,23 @@ def count_near(node: Kubelet, resource: str, devices: Mask, mask: Mask) -> int:
     table = node.devices.tables[resource]
     elsewhere = table.with_nodes & ~table.touching(mask)
     return (devices & ~elsewhere).bit_count()
+
+
+def zone_amounts(kubelet: Kubelet, resource: str) -> list[tuple[int | None, int]]:
+    """(free, allocatable) by position: CPUs, bytes or devices; empty if the machine does not have the resource.
+
+    Free is None where no manager accounts for the resource.
+    """
+    if resource == "cpu":
+        if kubelet.cpu is None:
+            return [(None, cpus.bit_count()) for cpus in kubelet.topology.numa_cpus]
+        reserved, available = kubelet.cpu.policy.reserved, kubelet.cpu.available
+        return [((cpus & available).bit_count(), (cpus & ~reserved).bit_count()) for cpus in kubelet.topology.numa_cpus]
+    if kubelet.memory is not None and resource in kubelet.memory.tables.free:
+        tables = kubelet.memory.tables
+        return list(zip(tables.free[resource], tables.policy.allocatable[resource], strict=True))
+    table = None if resource == "memory" or resource.startswith(HUGEPAGES) else kubelet.devices.tables.get(resource)
+    if table is None:
+        return []
+    free = kubelet.devices.free(resource)
+    return [((near & free).bit_count(), (near & table.healthy).bit_count()) for near in table.near]

@@ -19,13 +19,12 @@ from topowise.errors import ConfigError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import Amounts, Kind
 from topowise_scheduler.kubelet import scopes
-from topowise_scheduler.kubelet.admission import Admission, MemoryBlock, Placement, Rejection
 from topowise_scheduler.kubelet.configuration import Evidence, Settings, settle
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
 from topowise_scheduler.kubelet.cpu_topology import CpuSet, CpuTopology
 from topowise_scheduler.kubelet.device_manager import DeviceManager
 from topowise_scheduler.kubelet.device_table import DeviceSet
-from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint
+from topowise_scheduler.kubelet.hints import NO_AFFINITY, Admission, Hint, MemoryBlock, Placement, Rejection
 from topowise_scheduler.kubelet.machine import Device, Machine
 from topowise_scheduler.kubelet.masks import MAX_NODES, mask_of, members
 from topowise_scheduler.kubelet.memory_manager import Block, MemoryManager

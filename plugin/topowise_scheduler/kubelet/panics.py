@@ -10,16 +10,22 @@ these places (docs/development/kubelet-versions.md lists them):
 - `generateDeviceTopologyHints` (devicemanager/topology_hints.go) reads the listed device of each allocated id. After a
   restart a container can have a device that its plugin no longer lists.
 - `bitmask.NewBitMask` (topologymanager/bitmask) returns a nil mask for an id of 64 or more, and its callers use it.
+
+`hazards` finds the machines and configurations for which that can happen, or a kubelet searches forever or gives
+resources twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from topowise_scheduler.kubelet.hints import WOULD_PANIC, Hints, Refused
 from topowise_scheduler.kubelet.masks import KUBELET_BITS, Mask, MaskSet, masks_in, members, subsets, union
+
+if TYPE_CHECKING:
+    from topowise_scheduler.kubelet.node import Kubelet
 
 # Steps of a walk through the permutations of hints, about two milliseconds. A longer walk counts as a panic.
 _MOST_STEPS: Final = 4096
@@ -176,3 +182,32 @@ class _Walk:
         if before > aim:
             return mask if now < before else best
         return mask if before < now <= aim else best
+
+
+Hazard = Literal["distances", "numa-ids", "page-sizes", "distributed-cpus", "shared-cpus", "reserved-memory"]
+HAZARDS: Final[tuple[Hazard, ...]] = get_args(Hazard)
+
+
+def hazards(node: Kubelet, *, knows_cores: bool = True) -> tuple[Hazard, ...]:
+    """Returns the hazards of a node: three panics (panics.py), a search that may not end, and resources given twice.
+
+    "shared-cpus": a core or a socket has more CPUs than the machine's average. The kubelet takes it as a whole if as
+    many of its CPUs as the average are free, with its busy and reserved CPUs (takeFullCores, takeFullSockets). Reports
+    of amounts do not tell the cores and sockets.
+    "reserved-memory": reservedMemory exceeds the memory of a NUMA node, and the kubelet gives memory there without a
+    limit (memory_tables.py).
+    """
+    memory = None if node.memory is None else node.memory.policy
+    cpu, behaviour = node.settings.cpu, node.settings.behaviour
+    present: dict[Hazard, bool] = {
+        "distances": node.topology_manager.unmeasured != 0,
+        "numa-ids": node.topology_manager.is_beyond_masks or (memory is not None and memory.is_beyond_masks),
+        "page-sizes": memory is not None and bool(memory.lacking),
+        "distributed-cpus": cpu is not None
+        and cpu.full_pcpus_only
+        and cpu.distribute_across_numa
+        and not behaviour.remainder_counts_whole_groups,
+        "shared-cpus": knows_cores and cpu is not None and not node.topology.is_even,
+        "reserved-memory": memory is not None and bool(memory.wrapped),
+    }
+    return tuple([hazard for hazard in HAZARDS if present[hazard]])

@@ -25,9 +25,9 @@ from topowise.start_check import (
     refused_cpu_state,
     refused_memory_state,
 )
-from topowise_scheduler.kubelet.admission import Admission
 from topowise_scheduler.kubelet.cpu_manager import CpuManager
 from topowise_scheduler.kubelet.device_manager import DeviceManager
+from topowise_scheduler.kubelet.hints import Admission
 from topowise_scheduler.kubelet.machine import Device
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.memory_manager import Blocks

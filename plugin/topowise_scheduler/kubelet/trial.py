@@ -1,15 +1,16 @@
 """Trials: would a node in this state admit this pod? Every question of that kind is asked here.
 
-Invariant: a trial never changes the state that it is made on.
+Also whether two states are of the same node. Invariant: a trial never changes the state that it is made on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from operator import is_
 from typing import NamedTuple
 
-from topowise_scheduler.kubelet.admission import Admission
 from topowise_scheduler.kubelet.device_manager import Chooser
+from topowise_scheduler.kubelet.hints import Admission
 from topowise_scheduler.kubelet.node import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.scopes import Observer
@@ -52,3 +53,29 @@ def place_all(node: Kubelet, views: Iterable[View]) -> Kubelet | None:
         if not admission.admitted:
             return None
     return node
+
+
+def constant_parts(kubelet: Kubelet) -> tuple[object, ...]:
+    """Returns the objects that stay while pods come and go. All states of a node share them."""
+    cpu, memory = kubelet.cpu, kubelet.memory
+    return (
+        kubelet.settings,
+        kubelet.topology,
+        kubelet.topology_manager,
+        kubelet.capacity,
+        kubelet.predicates,
+        None if cpu is None else cpu.policy,
+        None if memory is None else memory.tables.policy,
+        *kubelet.devices.tables.values(),
+    )
+
+
+def are_identical(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
+    """Returns whether both tuples have the same objects."""
+    # Identity, not equality: it is cheap, and these objects never change.
+    return len(first) == len(second) and all(map(is_, first, second))
+
+
+def is_same_node(first: Kubelet, second: Kubelet) -> bool:
+    """Returns whether both are states of the same node, with the same hardware, devices and settings."""
+    return are_identical(constant_parts(first), constant_parts(second))

@@ -17,7 +17,7 @@ import msgspec
 from topowise import feature_gates
 from topowise.feature_gates import Life
 from topowise.kubeletconfig import is_openshift
-from topowise_scheduler.kubelet import policy_options
+from topowise_scheduler.kubelet import behaviour
 from topowise_scheduler.kubelet.behaviour import DISTRIBUTIONS, LATER_OPENSHIFT, ROWS, Behaviour, Distribution, Stage
 
 Certainty = Literal["recorded", "reconstructed", "assumed"]
@@ -90,7 +90,7 @@ def _assumed(minor: int, why: str, distribution: Distribution | None = None) -> 
 
 def _known(minor: int, distribution: Distribution | None = None) -> KubeletVersion:
     row = ROWS[minor - _FIRST]
-    options = dict(policy_options.stages(minor))
+    options = dict(behaviour.stages(minor))
     name = f"1.{minor}"
     if distribution is not None:
         options |= distribution.options

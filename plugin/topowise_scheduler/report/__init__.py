@@ -17,8 +17,7 @@ The podresources API does not return the following, so an exact report lacks it 
 
 from topowise_scheduler.report.kubelet_state import kubelet_of
 from topowise_scheduler.report.nrt_report import PageSizes, Placements, PodName, Precision, Report
-from topowise_scheduler.report.reader import read, read_bytes, read_lazily
-from topowise_scheduler.report.versions import of_node
+from topowise_scheduler.report.reader import of_node, read, read_bytes, read_lazily
 
 __all__ = [
     "PageSizes",

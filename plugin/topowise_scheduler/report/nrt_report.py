@@ -99,7 +99,7 @@ class Report(msgspec.Struct, frozen=True):
     reported_version: str = ""
     """The kubelet's version in the object, "" if unreported."""
     node_version: str = ""
-    """The kubelet's version in the Node at the time of reading, "" for an unknown Node (versions.py)."""
+    """The kubelet's version in the Node at the time of reading, "" for an unknown Node (reader.py)."""
     page_sizes: PageSizes = ()
     """The hugepages that the Node listed at the time of reading."""
     version_problem: str = ""

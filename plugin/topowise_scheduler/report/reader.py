@@ -1,4 +1,10 @@
-"""Reads an NRT object of any exporter into a report."""
+"""Reads an NRT object of any exporter into a report, of the kubelet version that is known.
+
+There are two sources of the version: an attribute, for which our exporter asks the kubelet, and the Node. Either may
+arrive first, and one may see an in-place upgrade before the other; the report is rebuilt when the version becomes
+known. Reports of other exporters have the Node's version alone. If the two differ, the newer version counts, because
+downgrades are rare, and the report's certainty is "assumed".
+"""
 
 from __future__ import annotations
 
@@ -12,16 +18,83 @@ from typing import Final, NamedTuple
 import msgspec
 
 from topowise import attributes, fingerprint, nrt, numaplacement
-from topowise.attributes import confirmation, pcie_roots
+from topowise.attributes import confirmation, pci_devices
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
-from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
-from topowise_scheduler.report import amounts_only, budget, exact, free_resources, koordlet, synthetic_machine, versions
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion, is_release, version_of
+from topowise_scheduler.report import amounts_only, budget, exact, koordlet, synthetic_machine
 from topowise_scheduler.report.nrt_report import PageSizes, Report, ReportError
 
 _MAX_BOOT_ID_LENGTH: Final = 64
 _MAX_PROBLEMS: Final = 16
 _MAX_TEXT_LENGTH: Final = 500
+
+
+class Choice(NamedTuple):
+    """The kubelet version, and the problem with the reported versions, "" if there is none."""
+
+    kubelet: KubeletVersion
+    problem: str = ""
+
+
+def choose(reported: str, node: str) -> Choice:
+    """Returns the kubelet version by the exporter's and the Node's version, each "" if unreported."""
+    if not reported or (node and not is_release(reported)):
+        version = version_of(node) if node else NEWEST_RECORDED
+        return Choice(version, _no_release(reported, node) if reported else "")
+    from_report = version_of(reported)
+    # A development build reports v0.0.0.
+    if not is_release(reported):
+        return Choice(
+            from_report,
+            f"{_attribute(reported)}, expected a version such as v1.33.5; predicted as 1.{from_report.minor}",
+        )
+    from_node = version_of(node) if node and is_release(node) else from_report
+    if from_report == from_node:
+        return Choice(from_report)
+    newer = max(from_report, from_node, key=lambda version: version.minor)
+    problem = f"{_attribute(reported)}, the Node says {node!r:.80}; predicted as the newer version, {newer.name}"
+    return Choice(msgspec.structs.replace(newer, certainty="assumed", remark=problem), problem)
+
+
+def of_node(report: Report, node_version: str, page_sizes: PageSizes = ()) -> Report:
+    """Returns the report for this version and these hugepages of its Node; the same object if nothing has changed.
+
+    If a kubelet of the version would not start there, the report keeps its previous version and says so.
+    """
+    as_read = node_version == report.node_version and page_sizes == report.page_sizes
+    if as_read or report.source is None:
+        return report
+    kubelet, problem = choose(report.reported_version, node_version)
+    empty = report.empty
+    if kubelet != report.kubelet or page_sizes != report.page_sizes:
+        # Built from `source`: the object is not read again.
+        rebuilt = report.source.empty(kubelet, page_sizes)
+        if rebuilt is None:
+            problem = (
+                f"kubelet {kubelet.name} would not start with what is reported; predicted as {report.kubelet.name}"
+            )
+            kubelet = msgspec.structs.replace(report.kubelet, certainty="assumed", remark=problem)
+        else:
+            empty = rebuilt
+    other_problems = [entry for entry in report.problems if entry != report.version_problem]
+    return msgspec.structs.replace(
+        report,
+        empty=empty,
+        kubelet=kubelet,
+        node_version=node_version,
+        page_sizes=page_sizes,
+        version_problem=problem,
+        problems=(*([problem] if problem else []), *other_problems),
+    )
+
+
+def _attribute(reported: str) -> str:
+    return f"attribute {attributes.KUBELET_VERSION}: {reported!r:.80}"
+
+
+def _no_release(reported: str, node: str) -> str:
+    return f"{_attribute(reported)}, expected a version such as v1.33.5; the Node's {node!r:.80} is taken"
 
 
 class _Head(NamedTuple):
@@ -170,7 +243,7 @@ def _head(
 ) -> _Head:
     named = nrt.attributes_of(object_attributes)
     reported_version = named.get(attributes.KUBELET_VERSION, "")[:_MAX_TEXT_LENGTH]
-    kubelet, problem = versions.choose(reported_version, node_version)
+    kubelet, problem = choose(reported_version, node_version)
     if problem:
         problems.append(problem)
     digest, method = _fingerprint(metadata, named, problems)
@@ -184,7 +257,7 @@ def _head(
         unconfirmed=confirmation.read_reasons(named),
         boot_id=named.get(attributes.BOOT_ID, "")[:_MAX_BOOT_ID_LENGTH],
         # Nodes of a pool share the text. A longer text cannot be read.
-        pcie_roots=sys.intern(named.get(attributes.PCIE_ROOTS, "")[: pcie_roots.MOST_BYTES + 1]),
+        pcie_roots=sys.intern(named.get(attributes.PCIE_ROOTS, "")[: pci_devices.MOST_BYTES + 1]),
         kubelet=kubelet,
         reported_version=reported_version,
         node_version=node_version,
@@ -201,7 +274,7 @@ def _exact(head: _Head, parsed: exact.Exact, problems: Sequence[str], zone_marks
         held=parsed.allocations.pods,
         marks=parsed.allocations.marks,
         # Without all free resources a report can be booked only on an empty node, so its zones must not be reused.
-        zone_marks=zone_marks if free_resources.is_whole(parsed.free, parsed.empty) else b"",
+        zone_marks=zone_marks if exact.is_whole(parsed.free, parsed.empty) else b"",
         free=parsed.free,
         places=parsed.places,
         problems=_bounded((*problems, *parsed.problems)),

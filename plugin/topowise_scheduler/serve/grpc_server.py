@@ -14,9 +14,8 @@ import grpc.aio
 from topowise import files
 from topowise.errors import SourceError
 from topowise.runtime.config import ServingTls
-from topowise.runtime.listening import cannot
+from topowise.runtime.listening import cannot, checked_context, stamps
 from topowise.runtime.log import kv
-from topowise.runtime.tls import checked_context, stamps
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.refusal_texts import TEXTS
 from topowise_scheduler.explain.shortage import Shortage, Waits
 from topowise_scheduler.explain.waiting_texts import CAUSE_TEXTS
-from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
+from topowise_scheduler.kubelet.panics import HAZARDS, hazards
 from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.gates import unconfirmed
 from topowise_scheduler.ledger.holes import PODS, Holes

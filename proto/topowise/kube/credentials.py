@@ -91,19 +91,14 @@ class TlsFiles:
         return self._context
 
 
-async def load(
-    config_file: str = "",
-    *,
-    service_account: Path = SERVICE_ACCOUNT,
-    clock: Callable[[], float] = clock.monotonic,
-) -> Credentials:
+async def load(config_file: str = "", *, clock: Callable[[], float] = clock.monotonic) -> Credentials:
     """Returns the credentials of the kubeconfig named here or by $KUBECONFIG, else of the pod's service account, else
     of ~/.kube/config. Raises ConfigError or SourceError."""
     named = config_file or os.environ.get("KUBECONFIG", "")
     if named:
         return await _from_kubeconfig(named, clock)
     if IN_CLUSTER in os.environ:
-        return in_cluster(service_account)
+        return in_cluster(SERVICE_ACCOUNT)
     return await _from_kubeconfig(str(Path("~/.kube/config").expanduser()), clock)
 
 

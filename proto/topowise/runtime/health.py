@@ -15,7 +15,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from topowise.runtime import clock, tls
+from topowise.runtime import clock, listening
 from topowise.runtime.config import Serving
 from topowise.runtime.listening import listen_by_peer
 from topowise.runtime.probe_server import LIMITS, Limits, ProbeServer, Response
@@ -115,7 +115,7 @@ async def serve(serving: Serving, health: Health, registry: CollectorRegistry, l
     """Serves until cancelled. Raises SourceError if the port is taken or a certificate cannot be used."""
     if not serving.port:
         await asyncio.Event().wait()
-    certificate = None if serving.tls is None else tls.Certificate(serving.tls)
+    certificate = None if serving.tls is None else listening.Certificate(serving.tls)
     context = None if certificate is None else lambda: certificate.context.current
     server = ProbeServer(pages(health, Exposition(registry)), limits, context)
     renewal = () if certificate is None else (certificate.keep_current(),)

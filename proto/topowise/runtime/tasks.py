@@ -19,12 +19,10 @@ from topowise.runtime.log import kv
 log = logging.getLogger(__name__)
 
 
-async def run_until_stopped(
-    tasks: Mapping[str, Coroutine[Any, Any, None]], *, stop: asyncio.Event | None = None
-) -> int:
-    """Runs the tasks until SIGTERM, SIGINT or `stop`, then cancels and awaits them. Returns the process's exit status:
-    0 after a stop, 1 if a task ended by itself."""
-    stopping = stop or asyncio.Event()
+async def run_until_stopped(tasks: Mapping[str, Coroutine[Any, Any, None]]) -> int:
+    """Runs the tasks until SIGTERM or SIGINT, then cancels and awaits them. Returns the process's exit status: 0 after
+    a signal, 1 if a task ended by itself."""
+    stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)

@@ -12,7 +12,7 @@ import pytest
 
 from chart_cluster import NAMESPACE, Cluster, eventually, installed
 from sandbox import controlplane
-from topowise_exporter.publish.placement_annotation import ANNOTATION
+from topowise_exporter.publish.numatopology import ANNOTATION
 
 if controlplane.assets() is None:
     pytest.skip("no etcd and kube-apiserver in $KUBEBUILDER_ASSETS", allow_module_level=True)

@@ -25,7 +25,7 @@ import topowise_exporter.__main__
 import topowise_scheduler.__main__
 from topowise import cpuset, pods
 from topowise.runtime.config import Configuration, load
-from topowise.runtime.removed_fields import REMOVED
+from topowise.runtime.config_errors import REMOVED
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.metrics import Metrics
 from topowise_scheduler.configuration import SchedulerConfiguration

@@ -10,14 +10,14 @@ from typing import Any, Final
 import pytest
 
 from topowise.errors import ConfigError
-from topowise.runtime import config, removed_fields
+from topowise.runtime import config, config_errors
 from topowise.runtime.config import Configuration
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_scheduler.configuration import SchedulerConfiguration
 
 DOCS: Final = Path(__file__).parents[3] / "docs"
 KINDS: Final[tuple[type[Configuration], ...]] = (ExporterConfiguration, SchedulerConfiguration)
-REMOVED: Final = [(kind, path) for kind in KINDS for path in removed_fields.REMOVED[kind.__name__]]
+REMOVED: Final = [(kind, path) for kind in KINDS for path in config_errors.REMOVED[kind.__name__]]
 MOST_FIELDS: Final = 85
 
 
@@ -29,7 +29,7 @@ def test_a_field_that_is_gone_is_explained(kind: type[Configuration], path: str)
     text = json.dumps({"apiVersion": config.API_VERSION, "kind": kind.__name__, **document}).encode()
     parent, _, name = path.rpartition(".")
     at = f" - at `$.{parent}`" if parent else ""
-    instead = removed_fields.instead(kind.__name__, path)
+    instead = config_errors.instead(kind.__name__, path)
     with pytest.raises(ConfigError) as caught:
         config.parse(kind, text, source="/etc/x.yaml")
     assert instead
@@ -38,7 +38,7 @@ def test_a_field_that_is_gone_is_explained(kind: type[Configuration], path: str)
 
 def test_the_page_about_upgrades_has_the_table() -> None:
     page = (DOCS / "how-to/upgrade.md").read_text()
-    for kind, fields in removed_fields.REMOVED.items():
+    for kind, fields in config_errors.REMOVED.items():
         table = page.partition(f"| field of {kind} |")[2].partition("\n\n")[0]
         rows = dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", table, re.MULTILINE))
         assert rows == fields

@@ -21,7 +21,7 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.allocations import Allocatable, Device
 from topowise_exporter.kubelet.device_checkpoint import EmptyTopologies
-from topowise_exporter.kubelet.settings.section import Kubelet as KubeletSection
+from topowise_exporter.kubelet.settings.sources import Kubelet as KubeletSection
 from topowise_exporter.publish.topology import Observation, Publishing, build
 from topowise_scheduler import kubelet as model
 from topowise_scheduler import report

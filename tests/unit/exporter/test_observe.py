@@ -13,7 +13,6 @@ from topowise.runtime.config import API_VERSION
 from topowise_exporter.conditions import Condition
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra.slices import Device, Devices
-from topowise_exporter.hardware import Hardware, HardwareReading
 from topowise_exporter.kubelet.allocations import (
     Allocatable,
     Allocations,
@@ -24,7 +23,7 @@ from topowise_exporter.kubelet.allocations import (
 )
 from topowise_exporter.kubelet.allocations import Device as Plugged
 from topowise_exporter.machine.inventory import Machine
-from topowise_exporter.observe import Observer, Reading
+from topowise_exporter.observe import Hardware, HardwareReading, Observer, Reading
 
 STATE = b'{"policyName":"static","defaultCpuSet":"0-1","entries":{"u":{"setup":"2-3"}},"checksum":0}'
 MACHINE = Machine((), (), (), (), (), (), (), ())

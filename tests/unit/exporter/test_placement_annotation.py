@@ -19,7 +19,7 @@ from topowise_exporter.exclusions import Exclusions, PodPattern
 from topowise_exporter.kubelet.allocations import Allocations, ContainerAllocation, Device, MemoryBlock, PodAllocation
 from topowise_exporter.machine.inventory import Machine, NumaNode
 from topowise_exporter.metrics import Metrics
-from topowise_exporter.publish.placement_annotation import ANNOTATION, placement
+from topowise_exporter.publish.numatopology import ANNOTATION, placement
 from topowise_exporter.publish.topology import Observation
 
 NODE_OF_CPU = {0: 0, 1: 0, 4: 1, 5: 1}

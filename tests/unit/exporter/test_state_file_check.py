@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from topowise.attributes import refused_state_files
+from topowise.attributes import confirmation
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_exporter.kubelet.allocations import Allocatable
 from topowise_exporter.machine.inventory import Machine, NumaNode
@@ -202,8 +202,9 @@ def test_a_half_written_admission_is_not_a_kubelet_that_will_not_start(tmp_path:
 
 def test_it_is_published_and_read_back() -> None:
     shown = {"cpu_manager_state": 'not all "reserved"'}
-    assert refused_state_files.read({"topowise.io/refused-state-files": refused_state_files.write(shown)}) == shown
-    assert refused_state_files.read({"topowise.io/refused-state-files": "[1]"}) == refused_state_files.read({}) == {}
+    name, read = "topowise.io/refused-state-files", confirmation.refused_state_files
+    assert read({name: confirmation.refused_text(shown)}) == shown
+    assert read({name: "[1]"}) == read({}) == {}
 
 
 @pytest.mark.parametrize("text", ["null", "[]", "1", '"x"', "true", "{}x", '{"checksum":1,"machineState":{"x":{}}}'])

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from examples import examples
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
-from topowise_exporter.hardware import memory_problem
 from topowise_exporter.kubelet.allocations import (
     Allocatable,
     Allocations,
@@ -20,6 +19,7 @@ from topowise_exporter.kubelet.allocations import (
     PodAllocation,
 )
 from topowise_exporter.machine import Machine, NumaNode
+from topowise_exporter.observe import memory_problem
 from topowise_exporter.zones import Accounts, Amount, account, hugepages_name, zones
 
 GIB = 1 << 30

@@ -31,13 +31,12 @@ MODULES_DECODE = {
 }
 # Answers of the API server: no file or socket of the node.
 OF_THE_API_SERVER = {
-    "exporter/topowise_exporter/publish/own_object.py",
+    "exporter/topowise_exporter/own_node.py",
     "exporter/topowise_exporter/publish/writer.py",
     "exporter/topowise_exporter/steering/lease.py",
-    "exporter/topowise_exporter/own_node.py",
 }
 # Reads what this process has encoded itself.
-OWN_BYTES = {"exporter/topowise_exporter/machine/machine_json.py"}
+OWN_BYTES = {"exporter/topowise_exporter/machine/scan.py"}
 
 Place = tuple[str, int, str]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topowise.attributes import pcie_roots
+from topowise.attributes import pci_devices
 from topowise.claimed_devices import Location, NumaNodes, Value, location
 from topowise.errors import ParseError
 
@@ -21,20 +21,20 @@ ROOTS: dict[str, int | None] = {
 
 def test_roots_survive_the_text() -> None:
     text = "pci0000:00=0,pci0000:17=0,pci0000:5d=,pci0000:80=1,pci10000:00=1"
-    assert pcie_roots.write(ROOTS) == text
-    assert pcie_roots.read(text) == ROOTS
-    assert pcie_roots.read(pcie_roots.write({})) == {}
+    assert pci_devices.write_roots(ROOTS) == text
+    assert pci_devices.read_roots(text) == ROOTS
+    assert pci_devices.read_roots(pci_devices.write_roots({})) == {}
 
 
 def test_a_machine_with_too_many_roots_has_no_text() -> None:
     many: dict[str, int | None] = {f"pci{domain:04x}:00": 0 for domain in range(1000)}
-    assert not pcie_roots.write(many)
+    assert not pci_devices.write_roots(many)
 
 
 @pytest.mark.parametrize("text", ["0000:17=0", "pci0000:17=x", "pci0000:17=64", "pci0000:17=0,", "=" * 9000])
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ParseError):
-        pcie_roots.read(text)
+        pci_devices.read_roots(text)
 
 
 @pytest.mark.parametrize(
@@ -55,21 +55,21 @@ def test_other_texts_are_refused(text: str) -> None:
     ],
 )
 def test_a_function_is_below_the_root_with_the_next_lower_bus(address: str, node: int | None) -> None:
-    assert pcie_roots.function_nodes(ROOTS)(address) == node
+    assert pci_devices.function_nodes(ROOTS)(address) == node
 
 
 @given(st.text(max_size=40))
 def test_no_text_breaks_the_reader(text: str) -> None:
     try:
-        roots = pcie_roots.read(text)
+        roots = pci_devices.read_roots(text)
     except ParseError:
         return
-    pcie_roots.function_nodes(roots)("0000:17:00.0")
+    pci_devices.function_nodes(roots)("0000:17:00.0")
 
 
 def test_the_drivers_value_comes_before_function_and_root() -> None:
     near = {root: () if node is None else (node,) for root, node in ROOTS.items()}
-    nodes = NumaNodes((0, 1), pcie_roots.function_nodes(ROOTS), near)
+    nodes = NumaNodes((0, 1), pci_devices.function_nodes(ROOTS), near)
     assert nodes.of(Location(1, "0000:17:00.0", ("pci0000:00",))) == 1
     assert nodes.of(Location(-1, "0000:81:00.0", ("pci0000:00",))) == 1
     assert nodes.of(Location(None, "", ("pci0000:80",))) == 1

@@ -18,7 +18,7 @@ from topowise.kube import credentials, kubeconfig
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime import config
 from topowise.runtime.config import ServingTls
-from topowise.runtime.tls import Certificate
+from topowise.runtime.listening import Certificate
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.kubelet.allocations import Allocatable
 from topowise_exporter.kubelet.settings.config_files import FileSource, load

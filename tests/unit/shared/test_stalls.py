@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from topowise.errors import SourceError
-from topowise.runtime import event_loop, stalls, tasks
-from topowise.runtime.stalls import StallWatch
+from topowise.runtime import event_loop, tasks
+from topowise.runtime.event_loop import StallWatch
 
 STANDS, GOES_ON = "The event loop stands still", "The event loop goes on"
 
@@ -87,7 +87,7 @@ def test_a_stack_in_the_log_is_bounded(caplog: pytest.LogCaptureFixture) -> None
 
     deep(300)
     ((_, values),) = said(caplog)
-    assert values["stack"].count(" > ") == stalls._MOST_CALLS - 1
+    assert values["stack"].count(" > ") == event_loop._MOST_CALLS - 1
 
 
 async def returns() -> None:

@@ -19,8 +19,8 @@ from pki import Authority
 from topowise.errors import SourceError
 from topowise.runtime import health
 from topowise.runtime.config import Serving, ServingTls
+from topowise.runtime.listening import Certificate
 from topowise.runtime.probe_server import LIMITS, ProbeServer, Response
-from topowise.runtime.tls import Certificate
 
 
 class Files:

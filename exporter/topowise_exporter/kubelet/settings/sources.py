@@ -1,15 +1,4 @@
-"""Selects the kubelet's configuration: the first source that answers, with the overrides applied.
-
-A source that fails is skipped and reported. The kubelet keeps its configuration while a file is being written or a port
-does not answer. So the last answer of a source stays valid for PATIENCE_S, and for good if no other source can be read:
-policy `none`, published because of a glitch, would cost every pod on the node its alignment. For the same reason
-nothing is guessed for a configured source that was never readable.
-
-Fields that are set in the exporter's own configuration. They override every source, as flags do for the kubelet.
-
-A flag replaces a whole field, also a map or a list. Only feature gates are merged, with the flag taking precedence
-(cmd/kubelet/app/server.go, kubeletConfigFlagPrecedence).
-"""
+"""Selects the kubelet's configuration: the first source that answers, with the overrides applied."""
 
 from __future__ import annotations
 
@@ -21,15 +10,53 @@ import msgspec
 
 from topowise import kubeletconfig
 from topowise.errors import ConfigError, SourceError
+from topowise.kube.credentials import SERVICE_ACCOUNT
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime import clock
+from topowise.runtime.config import Section
 from topowise_exporter.kubelet.settings.config_files import FileSource
 from topowise_exporter.kubelet.settings.configz import ConfigzSource
-from topowise_exporter.kubelet.settings.section import Kubelet
 
 _WHERE = "$.kubelet.overrides"
 # The kubelet applies this field while it reads its main file, so an override has no effect.
 _KNOWN = kubeletconfig.FIELDS - {"mergeDefaultEvictionSettings"}
+# Next steps for the operator; docs/how-to/on has them by distribution.
+_WAYS_OUT: Final = (
+    "nothing is published: name the kubelet's --config in kubelet.configFile, ask the kubelet itself by "
+    "kubelet.configz.enabled, or give its policies in kubelet.overrides"
+)
+# For this time the last answer of a source is preferred to the present answer of a later source.
+PATIENCE_S: Final = 300.0
+ADDRESS_VARIABLE: Final = "NODE_ADDRESS"
+"""Environment variable for the address at which configz is asked: `status.hostIP`, as the file serves every node."""
+
+
+class Configz(Section, frozen=True):
+    """The running kubelet's own answer: the configuration in use, with flags and defaults, whatever the files contain
+    by now. Needs `get` on `nodes/configz` (1.33 and later; `nodes/proxy` before) and a serving certificate that can be
+    verified. kubeadm's kubelets have such a certificate only with `serverTLSBootstrap: true`."""
+
+    enabled: bool = False
+    """Off by default, because of these two requirements; where they are met, this is the best source."""
+    ca_file: str = str(SERVICE_ACCOUNT / "ca.crt")
+    """PEM bundle that verifies the kubelet's certificate; the default is the cluster's CA. Read for each request."""
+
+
+class Kubelet(Section, frozen=True):
+    """Sources of the kubelet's configuration, in order of preference."""
+
+    configz: Configz = msgspec.field(default_factory=Configz)
+    """The kubelet's HTTPS endpoint."""
+    config_file: str = "/var/lib/kubelet/config.yaml"
+    """The kubelet's --config; empty: the kubelet has none, or the exporter cannot read it."""
+    config_dir: str = ""
+    """The kubelet's --config-dir with drop-ins (*.conf); empty: the kubelet has none. Mount it at the kubelet's path.
+    """
+    overrides: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Fields of a KubeletConfiguration that override every source, as the kubelet's own flags do.
+
+    With `topologyManagerPolicy` set they also replace a source that cannot be read.
+    """
 
 
 class Overrides:
@@ -61,18 +88,6 @@ class Overrides:
 
 
 Name = Literal["configz", "file", "flags", "defaults"]
-
-# Next steps for the operator; docs/how-to/on has them by distribution.
-_WAYS_OUT: Final = (
-    "nothing is published: name the kubelet's --config in kubelet.configFile, ask the kubelet itself by "
-    "kubelet.configz.enabled, or give its policies in kubelet.overrides"
-)
-
-# For this time the last answer of a source is preferred to the present answer of a later source.
-PATIENCE_S: Final = 300.0
-
-ADDRESS_VARIABLE: Final = "NODE_ADDRESS"
-"""Environment variable for the address at which configz is asked: `status.hostIP`, as the file serves every node."""
 
 
 class Source:

@@ -7,9 +7,9 @@ both writers, which differ only in their measures (measures.py). The package doe
 """
 
 from topowise_scheduler.explain.picture.contents import Picture
-from topowise_scheduler.explain.picture.devices import with_claimed, with_devices
 from topowise_scheduler.explain.picture.from_kubelet import read
 from topowise_scheduler.explain.picture.svg import svg
 from topowise_scheduler.explain.picture.terminal import lines, terminal
+from topowise_scheduler.explain.picture.zone import with_claimed, with_devices
 
 __all__ = ["Picture", "lines", "read", "svg", "terminal", "with_claimed", "with_devices"]

@@ -1,12 +1,15 @@
-"""A column that is filled from top to bottom with lines of text and boxes."""
+"""The parts of which the layout consists: a column of lines of text and boxes, and boxes with the tag of a pod."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from topowise.text import escaped
+from topowise_scheduler.explain.picture.captions import tag
 from topowise_scheduler.explain.picture.measures import Measures
-from topowise_scheduler.explain.picture.scene import Box, Style, Text
+from topowise_scheduler.explain.picture.plan import Plan
+from topowise_scheduler.explain.picture.scene import Anchor, Box, Kind, Style, Text
 
 
 class Flow:
@@ -72,3 +75,28 @@ class Flow:
 
     def _safe(self, text: str) -> str:
         return escaped(text, ascii_only=self.measures.ascii_only)
+
+
+class Place(NamedTuple):
+    """Where a box goes."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+def mark(plan: Plan, kind: Kind, place: Place, state: str, owner: int | None, title: str = "") -> Box:
+    """A box with its tag in the middle."""
+    texts = () if owner is None else (centred(plan, place, tag(owner), "tag", place.x + place.width // 2, "middle"),)
+    return Box(kind, *place, state=state, owner=owner, title=title, texts=texts)
+
+
+def centred(plan: Plan, place: Place, text: str, style: Style, x: int, anchor: Anchor = "start") -> Text:
+    """A line at `x`, half way down the box."""
+    return Text(x, place.y + (place.height - plan.measures.faces[style].line) // 2, text, style, anchor)
+
+
+def mark_x(plan: Plan) -> int:
+    """The width of a box that is just wide enough for a tag."""
+    return plan.tag_x + 2 * plan.measures.cell_pad

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from topowise_scheduler.explain.picture import devices, legend, zone
+from topowise_scheduler.explain.picture import legend, zone
 from topowise_scheduler.explain.picture.captions import about, label
 from topowise_scheduler.explain.picture.contents import Picture
 from topowise_scheduler.explain.picture.flow import Flow
@@ -94,5 +94,5 @@ def _elsewhere(plan: Plan, x: int, y: int, width: int) -> Box:
     flow = zone.framed(plan, "Near several NUMA nodes or none", x, y, width)
     for number, group in enumerate(plan.picture.elsewhere):
         flow.skip(plan.measures.section if number else 0)
-        devices.place(flow, plan, group)
+        zone.place_devices(flow, plan, group)
     return zone.frame(plan, "zone", flow, x, y, width)

@@ -3,6 +3,10 @@
 It follows hwloc's lstopo (utils/lstopo/lstopo-svg.c): rectangles and texts with a class for each kind, and a style
 sheet, which follows the viewer's light or dark scheme. The style sheet has plain rules and no variables, because only
 browsers support variables.
+
+Pods have the eight fills of Paul Tol's "light" scheme, made for black text on them and told apart by colour-blind
+people (https://sronpersonalpages.nl/~pault/, SRON/EPS/TN/09-002); after eight pods a texture is laid over them. No
+colour stands alone: every fill of a pod carries its tag, and all else has a texture or an outline of its own.
 """
 
 from __future__ import annotations
@@ -11,13 +15,16 @@ from collections.abc import Iterator
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
+import msgspec
+
 from topowise.text import escaped
 from topowise_scheduler.explain.picture.contents import Picture
 from topowise_scheduler.explain.picture.layout import lay_out
 from topowise_scheduler.explain.picture.measures import PIXELS
-from topowise_scheduler.explain.picture.palette import DARK, LIGHT, TEXTURES, Theme
 from topowise_scheduler.explain.picture.scene import Box, Kind, Text
 
+TEXTURES: Final = ("", "rising", "dots", "mesh")
+"""Over the colours of the first eight pods, the second eight, and so on."""
 _ROOT: Final = "topowise"
 _CORNERS: Final[dict[Kind, int]] = {"socket": 10, "zone": 8, "panel": 8, "cache": 5, "core": 4, "device": 4}
 _SMALL_CORNER: Final = 2
@@ -36,6 +43,74 @@ _FAMILIES: Final = {
     "sans": 'system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,"DejaVu Sans",sans-serif',
     "mono": 'ui-monospace,SFMono-Regular,Menlo,Consolas,"Liberation Mono","DejaVu Sans Mono",monospace',
 }
+
+
+class Theme(msgspec.Struct, frozen=True, kw_only=True):
+    """A colour scheme. `ink` is the text on the fills of pods."""
+
+    canvas: str
+    frame: str
+    socket: str
+    core: str
+    line: str
+    text: str
+    dim: str
+    accent: str
+    free: str
+    free_line: str
+    shared: str
+    reserved: str
+    hugepages: str
+    joint: str
+    unknown: str
+    bad: str
+    bad_line: str
+    ink: str
+    owners: tuple[str, ...]
+
+
+LIGHT: Final = Theme(
+    canvas="#f4f6f8",
+    frame="#ffffff",
+    socket="#e9edf1",
+    core="#e9edf1",
+    line="#d3dae1",
+    text="#1c2530",
+    dim="#566270",
+    accent="#6a3fa0",
+    free="#ffffff",
+    free_line="#c2cbd5",
+    shared="#dfe5eb",
+    reserved="#ccd4dc",
+    hugepages="#d5dce4",
+    joint="#d9cbee",
+    unknown="#a9b4bf",
+    bad="#fbe1dd",
+    bad_line="#c4432b",
+    ink="#10161d",
+    owners=("#77aadd", "#ee8866", "#eedd88", "#44bb99", "#ffaabb", "#99ddff", "#bbcc33", "#aaaa00"),
+)
+DARK: Final = Theme(
+    canvas="#0f141a",
+    frame="#181f27",
+    socket="#1f2731",
+    core="#27313c",
+    line="#313c48",
+    text="#e3e9ef",
+    dim="#98a5b3",
+    accent="#c3a5ec",
+    free="#121820",
+    free_line="#465362",
+    shared="#2d3844",
+    reserved="#4a5663",
+    hugepages="#3c4855",
+    joint="#5c4a7d",
+    unknown="#5b6773",
+    bad="#4b2420",
+    bad_line="#ef8371",
+    ink="#10161d",
+    owners=("#6592bf", "#cd7558", "#cdbf75", "#3ba184", "#dc92a1", "#84bfdc", "#a1b02c", "#939300"),
+)
 
 
 def svg(picture: Picture) -> str:

@@ -33,7 +33,7 @@ _GLYPHS: Final = {
 _REST_OF_SHARE: Final = "━="
 _EDGES: Final = (("╭", "╮", "╰", "╯", "─", "│"), ("+", "+", "+", "+", "-", "|"))
 
-# The nearest of the 256 colours to the fills of the SVG (palette.py).
+# The nearest of the 256 colours to the fills of the SVG (svg.py).
 _OWNERS: Final = (110, 209, 222, 72, 217, 117, 149, 142)
 _DIM: Final = "2"
 _STYLES: Final[dict[Style, str]] = {

@@ -17,19 +17,7 @@ from topowise_scheduler.explain.text import plural
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl import json_output, objects
 from topowise_scheduler.kubectl.console import Console, Output
-from topowise_scheduler.kubectl.doctor import (
-    claims,
-    definition,
-    exporters,
-    kube_scheduler,
-    kubelets,
-    own_pods,
-    pods,
-    pools,
-    reports,
-    restarts,
-    schedulers,
-)
+from topowise_scheduler.kubectl.doctor import claims, kube_scheduler, kubelets, own_pods, pods, reports
 from topowise_scheduler.kubectl.doctor.finding import SEVERITIES, Finding, Severity, together
 from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.kubectl.source import ForbiddenError, Kubectl
@@ -72,8 +60,10 @@ def _saved(there: Objects) -> Iterator[Finding]:
 
 def _examine(kubectl: Kubectl, findings: list[Finding], console: Console, patience: float) -> Objects:
     """Examines the cluster, with checks that need more than saved objects."""
-    group, pods_of_exporters, pods_of_scheduler = kubectl.attempt(definition.PATH, exporters.PATH, schedulers.PATH)
-    findings += definition.check(group)
+    group, pods_of_exporters, pods_of_scheduler = kubectl.attempt(
+        reports.GROUP_PATH, own_pods.EXPORTERS_PATH, own_pods.SCHEDULERS_PATH
+    )
+    findings += reports.check_definition(group)
     denied: dict[str, ForbiddenError] = {}
     there = objects.from_cluster(kubectl, pods_path=objects.ALL_PODS_PATH, nodes=True, denied=denied)
     findings += _not_allowed(denied)
@@ -82,11 +72,11 @@ def _examine(kubectl: Kubectl, findings: list[Finding], console: Console, patien
     findings += _claims(kubectl, there, known)
     own_exporters: list[own_pods.OwnPod] = []
     if not isinstance(pods_of_exporters, SourceError):
-        own_exporters = own_pods.listed(pods_of_exporters, exporters.COMPONENT)
-        findings += exporters.check(own_exporters, there.reports, kubectl, console.now)
+        own_exporters = own_pods.listed(pods_of_exporters, own_pods.EXPORTER)
+        findings += own_pods.check_exporters(own_exporters, there.reports, kubectl, console.now)
     if not isinstance(pods_of_scheduler, SourceError):
-        deciding = own_pods.listed(pods_of_scheduler, schedulers.COMPONENT)
-        findings += schedulers.check(deciding, console.now, is_of_chart=bool(own_exporters))
+        deciding = own_pods.listed(pods_of_scheduler, own_pods.SCHEDULER)
+        findings += own_pods.check_schedulers(deciding, console.now, is_of_chart=bool(own_exporters))
     first = reports.mismatches(there, known, console.now)
     if first:
         # Pods may change between reads; only a lasting mismatch is an error.
@@ -136,10 +126,10 @@ def _common(there: Objects, known: Read, now: float, *, are_reports_known: bool 
         yield from reports.check(there, known)
     for raw, report in known:
         yield from kubelets.check(raw, report)
-    yield from pools.check(there.nodes, known)
+    yield from kubelets.check_pools(there.nodes, known)
     records = Records(readers=READERS)
-    yield from schedulers.unserved(there.pods or (), now)
-    yield from restarts.check(known, there.pods or ())
+    yield from own_pods.unserved(there.pods or (), now)
+    yield from kubelets.check_restarts(known, there.pods or ())
     yield from pods.check(there, [records.record(pod) for pod in there.pods or ()], known, now)
 
 

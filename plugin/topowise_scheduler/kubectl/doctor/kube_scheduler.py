@@ -11,8 +11,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from topowise.errors import SourceError
+from topowise_scheduler.kubectl.console import go_seconds
 from topowise_scheduler.kubectl.doctor.finding import Finding, Severity
-from topowise_scheduler.kubectl.durations import of_go
 from topowise_scheduler.kubectl.source import documents
 
 _KIND: Final = "KubeSchedulerConfiguration"
@@ -142,7 +142,7 @@ def _weight(subject: str, extender: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _timeout(subject: str, extender: Mapping[str, Any]) -> Iterator[Finding]:
     text = extender.get("httpTimeout")
-    timeout = of_go(text)
+    timeout = go_seconds(text)
     if timeout is None:
         yield _finding(
             "note", subject, f"httpTimeout {'not set' if text is None else repr(text)}: 5s",

@@ -1,4 +1,8 @@
-"""Checks settings of kubelets whose effect differs from what users expect."""
+"""Checks kubelets: settings whose effect differs from what users expect, restarts, and pools of nodes.
+
+A restart: whether a kubelet would start again, and what that does to the pods that run on its node. A pool: a pod that
+fits one node should fit every node of the pool.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from topowise import attributes, digits, kubeletconfig, nrt, pods
-from topowise.attributes import refused_state_files
+from topowise import attributes, digits, kubeletconfig, nrt, pods, quantity
+from topowise.attributes import confirmation
 from topowise.errors import ParseError
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise_scheduler.explain.text import rough_duration
+from topowise.pods import Pod
+from topowise_scheduler.explain.text import plural, rough_duration
 from topowise_scheduler.kubectl.doctor.finding import Finding, Severity
-from topowise_scheduler.kubectl.objects import Reported
+from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.kubelet import cost
-from topowise_scheduler.kubelet.hazards import hazards
+from topowise_scheduler.kubelet.hints import SMT_ALIGNMENT
 from topowise_scheduler.kubelet.masks import members
-from topowise_scheduler.report import Report
+from topowise_scheduler.kubelet.panics import hazards
+from topowise_scheduler.report import Report, read
+from topowise_scheduler.report.restart_forecast import NodeRestart, foresee_all
 from topowise_scheduler.report.texts import distances
+from topowise_scheduler.verdicts.kube_scheduler import NodeObject
 
 # Severity, value, why, and what mends it.
 Words = tuple[Severity, str, str, str]
@@ -33,6 +41,24 @@ _SHARED_CPUS: Final[Words] = (
     "take all CPUs online, or one of each core offline (nosmt); otherwise use cpuManagerPolicy none on the node",
 )
 _ALPHA: Final = ("align-by-socket", "distribute-cpus-across-cores", "prefer-most-allocated-numa-node")
+_WHY_REFUSED = "a restarted kubelet admits all its pods again, and decides otherwise than when the pods started"
+_WHY_STOPS = "it compares the file with machine and configuration at its next start, and exits if they differ"
+_WHY_SMT = "full-pcpus-only counts free cores before it finds the CPUs that a container already has"
+_POOL_LABELS: Final = (
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+    "node.cluster.x-k8s.io/pool",
+    "node.kubernetes.io/instance-type",
+)
+_FIELDS: Final = (
+    "topologyManagerPolicy",
+    "topologyManagerScope",
+    "topologyManagerPolicyOptions",
+    "cpuManagerPolicy",
+    "cpuManagerPolicyOptions",
+    "memoryManagerPolicy",
+)
 
 
 def configuration(raw: Reported) -> KubeletConfiguration | None:
@@ -114,7 +140,7 @@ def _of_policy(config: KubeletConfiguration, zones: int) -> Iterator[Words]:
 
 def of_restarts(raw: Reported) -> Iterator[Words]:
     """Yields the state files that the kubelet refuses at its next start."""
-    for name, why in refused_state_files.read(nrt.attributes_of(raw.topology.attributes)).items():
+    for name, why in confirmation.refused_state_files(nrt.attributes_of(raw.topology.attributes)).items():
         yield (
             "error",
             f"kubelet will not start again with its {name}: {why}",
@@ -232,3 +258,102 @@ def _options(named: Mapping[str, str]) -> dict[str, str]:
     }
     most = named.get(attributes.TOPOLOGY_MANAGER_MAX_NUMA_NODES)
     return {**options, "max-allowable-numa-nodes": most} if most else options
+
+
+def check_restarts(known: Sequence[tuple[Reported, Report]], all_pods: Sequence[Pod]) -> Iterator[Finding]:
+    """Checks each exact report. Not named again are state files that the exporter has found invalid (kubelets.py)."""
+    named = {report.name for raw, report in known if any(of_restarts(raw))}
+    for node in foresee_all([report for _, report in known], all_pods, []):
+        if node.error and node.node not in named:
+            yield Finding(
+                "restart", "warning", "node", (node.node,), f"the kubelet would not start again: {node.error}",
+                _with_remark(_WHY_STOPS, node), node.mend,
+            )  # fmt: skip
+        by_reason: dict[str, list[str]] = {}
+        for pod in node.refused:
+            if pod.is_running:
+                by_reason.setdefault(pod.reason, []).append(pod.pod)
+        for reason, names in by_reason.items():
+            yield Finding(
+                "restart", "warning", "node", (node.node,),
+                f"a restart of the kubelet would end {plural(len(names), 'running pod')} with {reason}: "
+                f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''}",
+                _with_remark(_WHY_SMT if reason == SMT_ALIGNMENT else _WHY_REFUSED, node),
+                "drain the node before the kubelet restarts; kubectl topowise simulate --restart shows each pod",
+            )  # fmt: skip
+
+
+def _with_remark(why: str, node: NodeRestart) -> str:
+    return f"{why}; {node.remark}" if node.remark else why
+
+
+def restart_lines(there: Objects, node: str) -> list[str]:
+    """Returns a line for each finding about a restart of this node's kubelet."""
+    raw = there.report(node)
+    if raw is None:
+        return []
+    report = read(raw.topology, there.kubelet_versions.get(node, ""), size=raw.size)
+    words = [(severity, value, mend) for severity, value, _, mend in of_restarts(raw)]
+    words += [
+        (finding.severity, finding.value, finding.mend) for finding in check_restarts([(raw, report)], there.pods or ())
+    ]
+    return [f"{severity}: node {node}: {value}; {mend}" for severity, value, mend in words]
+
+
+def check_pools(nodes: Sequence[NodeObject] | None, reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
+    """Nodes with the same label and hardware, but different kubelet settings."""
+    labels = {node.metadata.name: node.metadata.labels or {} for node in nodes or ()}
+    pools: dict[tuple[str, ...], list[tuple[Reported, Report]]] = {}
+    for raw, report in reports:
+        node_labels = labels.get(report.name, {})
+        named = next((f"{label}={node_labels[label]}" for label in _POOL_LABELS if label in node_labels), "")
+        pools.setdefault((named, *_hardware(raw.topology)), []).append((raw, report))
+    for (named, *hardware), pool in pools.items():
+        for field in _FIELDS:
+            by_value: dict[str, list[str]] = {}
+            for raw, report in pool:
+                by_value.setdefault(_value(field, raw, report), []).append(report.name)
+            by_value.pop("", None)
+            if len(by_value) > 1:
+                kinds = "; ".join(
+                    f"{value} on {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+                    for value, names in sorted(by_value.items(), key=lambda item: (-len(item[1]), item[0]))
+                )
+                pool_name = named or f"{len(hardware)} NUMA nodes of {hardware[0]}"
+                yield Finding(
+                    "pools", "warning", "node pool", (pool_name,), f"different {field}: {kinds}",
+                    "the nodes have equal hardware, but a pod that fits one node is refused or not aligned by another",
+                    "use the same configuration for all kubelets of the pool",
+                )  # fmt: skip
+
+
+def _hardware(topology: nrt.NodeResourceTopology) -> list[str]:
+    """The rounded size of each zone: equal machines differ by some bytes."""
+    return [_spell(zone) for _, zone in nrt.numa_zones(topology)] or ["no zones"]
+
+
+def _spell(zone: nrt.Zone) -> str:
+    cpus, memory = 0, 0
+    for resource in zone.resources or ():
+        try:
+            if resource.name == "cpu":
+                cpus = quantity.value(resource.capacity)
+            elif resource.name == "memory":
+                memory = round(quantity.value(resource.capacity) / (1 << 32))
+        except ParseError:
+            continue
+    return f"{cpus} CPUs, {4 * memory}Gi"
+
+
+def _value(field: str, raw: Reported, report: Report) -> str:
+    """The text of the field, "" if it is not known."""
+    config = configuration(raw)
+    if config is None:
+        if not report.knows_policy:
+            return ""
+        scope = report.empty.settings.topology.scope
+        return {"topologyManagerPolicy": report.policy, "topologyManagerScope": scope}.get(field, "")
+    value = getattr(config, field)
+    if isinstance(value, dict) or value is None:
+        return ",".join(f"{name}={setting}" for name, setting in sorted((value or {}).items())) or "none"
+    return str(value) or "none"

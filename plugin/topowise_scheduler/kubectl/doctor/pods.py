@@ -8,8 +8,8 @@ from typing import Final
 from topowise import pods
 from topowise.placement import GATE
 from topowise_scheduler.explain.text import plural
+from topowise_scheduler.kubectl.console import seconds_since
 from topowise_scheduler.kubectl.doctor.finding import Finding
-from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.ledger.pods.records import KUBELET_REFUSALS, PodRecord
 from topowise_scheduler.options.device_affinity.outcomes import NO_TERMS, observed
@@ -62,7 +62,9 @@ def _refused(all_pods: Sequence[pods.Pod], now: float) -> Iterator[Finding]:
     counts: dict[tuple[str, str], list[str]] = {}
     for pod in all_pods:
         status = pod.status
-        if status is None or status.phase != "Failed" or not _is_refusal(status.reason):
+        if status is None or status.phase != "Failed":
+            continue
+        if status.reason not in KUBELET_REFUSALS and not status.reason.startswith("OutOf"):
             continue
         age = seconds_since(status.startTime or pod.metadata.creationTimestamp or "", now)
         if age is None or age < _LATELY_S:
@@ -75,10 +77,6 @@ def _refused(all_pods: Sequence[pods.Pod], now: float) -> Iterator[Finding]:
             "they were sent by a scheduler that does not look at NUMA nodes, or knew the node otherwise than it is",
             "schedule such pods by a kube-scheduler with the extender; if they were, report it as a bug",
         )  # fmt: skip
-
-
-def _is_refusal(reason: str) -> bool:
-    return reason in KUBELET_REFUSALS or reason.startswith("OutOf")
 
 
 def _odd(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:

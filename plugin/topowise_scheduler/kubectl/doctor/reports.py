@@ -1,19 +1,23 @@
-"""Checks that each node has a report with a single writer, and that the report includes the present pods.
+"""Checks that the API server serves NodeResourceTopology, and that each node has a report with a single writer that
+includes the present pods.
 
 An NRT is written only on a change, so its age shows nothing. The fingerprint shows it: the pods that the exporter has
-seen, against the pods on the node.
+seen, against the pods on the node. Which reports are outdated follows by the causes of the service
+(ledger/gates/unconfirmed.py), without the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
-from topowise import fingerprint, pods
-from topowise.errors import ParseError
+from topowise import fingerprint, nrt, pods
+from topowise.errors import ParseError, SourceError
+from topowise_scheduler.kubectl.console import seconds_since
+from topowise_scheduler.kubectl.doctor import own_pods
 from topowise_scheduler.kubectl.doctor.finding import Finding
-from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.objects import Objects, Reported
+from topowise_scheduler.kubectl.source import ForbiddenError, MissingError, decoded
 from topowise_scheduler.ledger.node.confirmation import is_exclusive
 from topowise_scheduler.report import Report
 from topowise_scheduler.verdicts.kube_scheduler import NodeObject
@@ -21,6 +25,9 @@ from topowise_scheduler.verdicts.kube_scheduler import NodeObject
 _CONTROL_PLANE: Final = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 # A younger pod may not have reached its kubelet.
 YOUNG_S: Final = 60.0
+GROUP_PATH: Final = f"/apis/{nrt.GROUP}"
+_NOT_SERVED: Final = "exporters cannot write and the scheduler cannot read: every pod is scheduled without NUMA nodes"
+_OLD_VERSION: Final = "topowise-exporter cannot write; objects of other exporters are read without their attributes"
 
 
 def check(there: Objects, reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
@@ -79,7 +86,9 @@ def mismatches(there: Objects, reports: Sequence[tuple[Reported, Report]], now: 
     mismatched = {}
     for raw, report in reports:
         node_pods = on.get(report.name, [])
-        young = any((seconds_since(_started(pod), now) or 0.0) < YOUNG_S or _is_leaving(pod) for pod in node_pods)
+        young = any(
+            (seconds_since(_started(pod), now) or 0.0) < YOUNG_S or pod.metadata.deletionTimestamp for pod in node_pods
+        )
         if not report.fingerprint:
             continue
         if young:
@@ -173,5 +182,49 @@ def _started(pod: pods.Pod) -> str:
     return (pod.status.startTime if pod.status is not None else None) or pod.metadata.creationTimestamp or ""
 
 
-def _is_leaving(pod: pods.Pod) -> bool:
-    return pod.metadata.deletionTimestamp is not None
+def check_definition(answer: bytes | SourceError) -> Iterator[Finding]:
+    """Checks the discovery document of the group (GROUP_PATH), which needs no rights."""
+    kind = f"API group {nrt.GROUP}"
+    if isinstance(answer, MissingError):
+        yield Finding(
+            "definition", "error", kind, (), "is not served", _NOT_SERVED,
+            "install the CRD: kubectl apply -f charts/topowise/crds",
+        )  # fmt: skip
+        return
+    if isinstance(answer, ForbiddenError):
+        return
+    if isinstance(answer, SourceError):
+        raise answer
+    document: dict[str, Any] = decoded(answer, GROUP_PATH)
+    served = [str(version.get("version")) for version in document.get("versions") or ()]
+    if nrt.VERSION not in served:
+        yield Finding(
+            "definition", "error", kind, (),
+            f"serves {', '.join(served) or 'no version'}, expected {nrt.VERSION}",
+            _OLD_VERSION if nrt.OLD_VERSION in served else _NOT_SERVED,
+            "replace the CRD by charts/topowise/crds, which serves v1alpha1 and v1alpha2",
+        )  # fmt: skip
+
+
+def outdated_causes(
+    there: Objects, known: Sequence[tuple[Reported, Report]], now: float, *, has_all_pods: bool
+) -> dict[str, list[str]]:
+    """The causes by node. A single look cannot show for how long an exporter has been not Ready.
+
+    Without all pods of the cluster no report is compared with the pods of its node.
+    """
+    mismatched = mismatches(there, known, now) if has_all_pods else {}
+    pods = [pod for pod in there.pods or () if own_pods.is_of(pod.metadata, own_pods.EXPORTER)]
+    ready = {pod.spec.nodeName for pod in pods if pod.is_ready}
+    covered = {pod.spec.nodeName for pod in pods}
+    by_node = {}
+    for raw, report in known:
+        is_expected = report.name in covered or (covered and own_pods.FIELD_MANAGER in raw.writers)
+        applies = {
+            "kubelet": bool(report.unconfirmed),
+            "exporter-down": is_expected and report.name not in ready,
+            "pods-unreported": report.name in mismatched,
+        }
+        if named := [cause for cause, is_cause in applies.items() if is_cause]:
+            by_node[report.name] = named
+    return by_node

@@ -16,10 +16,10 @@ from topowise import kubeletconfig
 from topowise.errors import SourceError, TopowiseError
 from topowise.runtime.output import Progress
 from topowise_scheduler import report
-from topowise_scheduler.kubectl import cluster, inputs, json_output, manifests, objects, reasons, selection
+from topowise_scheduler.kubectl import cluster, json_output, manifests, objects, reasons, selection, source
 from topowise_scheduler.kubectl.console import Console, Output
-from topowise_scheduler.kubectl.plan import changes, document, page, table, traces
-from topowise_scheduler.kubectl.plan.planned import Planned
+from topowise_scheduler.kubectl.plan import changes, page
+from topowise_scheduler.kubectl.plan.planned import Planned, document, lines
 from topowise_scheduler.kubelet import version_of
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.overlay import plan
@@ -44,8 +44,8 @@ def run(options: argparse.Namespace, console: Console) -> Output:
     if incomplete:
         notes.append("warning: the plan was stopped, so the numbers are incomplete")
     status = 130 if incomplete else _status(planned)
-    body = page.text(planned) if options.output == "html" else json_output.printed(options.output, document.of(planned))
-    return Output(table.lines(planned, console) if body is None else body, status, notes)
+    body = page.text(planned) if options.output == "html" else json_output.printed(options.output, document(planned))
+    return Output(lines(planned, console) if body is None else body, status, notes)
 
 
 def _status(planned: Planned) -> int:
@@ -117,8 +117,8 @@ def _read(options: argparse.Namespace) -> tuple[Inventory, list[Workload], tuple
     workloads = [_planned(workload, options) for workload in wanted]
     trace: tuple[Arrival, ...] = ()
     if options.trace:
-        ((name, text),) = list(inputs.texts(options.trace))[:1]
-        trace = traces.read(text, name, workloads)
+        ((name, text),) = list(source.contents(options.trace))[:1]
+        trace = changes.read(text, name, workloads)
         workloads = []
     return inventory, workloads, trace, [*notes, *manifests.not_looked_at(wanted), *reasons.notes(problems)]
 
@@ -162,7 +162,7 @@ def _machines(options: argparse.Namespace) -> tuple[dict[str, NodeType], list[Pl
     """Returns the types of the machines by the stems of their files, and their nodes. Raises SourceError."""
     configuration = kubeletconfig.KubeletConfiguration()
     if options.kubelet_config:
-        ((name, text),) = list(inputs.texts(options.kubelet_config))[:1]
+        ((name, text),) = list(source.contents(options.kubelet_config))[:1]
         try:
             configuration = kubeletconfig.with_defaults(kubeletconfig.parse(text, source=name))
         except TopowiseError as exc:
@@ -177,7 +177,7 @@ def _machines(options: argparse.Namespace) -> tuple[dict[str, NodeType], list[Pl
         number = int(count) if count.isascii() and count.isdigit() and len(count) < 6 else -1
         if not 0 <= number <= _MOST_NODES:
             raise SourceError(f"--machine {entry!r:.80}", f"{count!r:.20}, expected a number up to {_MOST_NODES}")
-        ((name, text),) = list(inputs.texts(file))[:1]
+        ((name, text),) = list(source.contents(file))[:1]
         stem = Path(name).stem
         types[stem] = NodeType(plan.read_machine(text, name), configuration, version_of(""), "none")
         nodes += [PlannedNode(f"{stem}-{at}", types[stem]) for at in range(1, number + 1)]

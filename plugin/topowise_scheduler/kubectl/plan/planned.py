@@ -1,17 +1,23 @@
-"""What every form of the answer shows: the results of today and of each change, as rows of a comparison."""
+"""The results of today and of each change as rows, as text for a terminal, and as a document for programs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
+
+from topowise.text import Line, Styled
 from topowise_scheduler.explain.refusal_texts import bare
 from topowise_scheduler.explain.text import plural
-from topowise_scheduler.kubectl.durations import human
+from topowise_scheduler.kubectl import console as colours
+from topowise_scheduler.kubectl.console import Console, columns, human
 from topowise_scheduler.kubectl.zones import short
-from topowise_scheduler.overlay.plan import Found, Result
+from topowise_scheduler.overlay.plan import NOT_MODELLED, Found, Result
 from topowise_scheduler.report.restart_forecast import NodeRestart
 from topowise_scheduler.verdicts.kube_scheduler import to_text
+
+_MOST_LINES = 10
 
 
 class Planned(NamedTuple):
@@ -150,3 +156,105 @@ def verdict(planned: Planned) -> str:
         return f"All pods fit {', and '.join(fitting)}."
     missing = last.refused + len(last.displaced) + (last.waits.never if last.waits and not last.refused else 0)
     return f"{plural(missing, 'pod')} would have no node {when}."
+
+
+def lines(planned: Planned, console: Console) -> list[Line]:
+    """Returns the verdict, the comparison, the reasons, and what is not modelled."""
+    is_good = planned.results[-1].fits if planned.found is None else planned.found.result is not None
+    text: list[Line] = [[console.paint(verdict(planned), colours.GOOD if is_good else colours.BAD)], ""]
+    compared = rows(planned)
+    bad = {(row.title, column) for row in compared for column, is_bad in enumerate(row.is_bad) if is_bad}
+    cells = [[row.title, *(cell or "-" for cell in row.cells)] for row in compared]
+    painted = iter([row.title for row in compared for _ in range(len(planned.results) + 1)])
+
+    def paint(column: int, cell: str) -> str | Styled:
+        row = next(painted, "")
+        return console.paint(cell, colours.BAD) if (row, column - 1) in bad else cell
+
+    text += columns(["", *(title(result) for result in planned.results)], cells, paint=paint)
+    text += list(_details(planned, console))
+    text += ["", f"Not modelled: {'; '.join(NOT_MODELLED)}."]
+    return text
+
+
+def _details(planned: Planned, console: Console) -> Iterator[Line]:
+    for result in planned.results:
+        if result.error:
+            yield ""
+            yield f"{title(result)} is not possible: {result.error}"
+        reasons = refusals(result)
+        if reasons:
+            yield ""
+            yield f"Why not, {title(result)}:"
+            yield from columns(
+                ["POD", "NODES"], [list(reason) for reason in reasons[:_MOST_LINES]], indent="  ", width=console.width
+            )
+        restarts = bad_restarts(result)
+        if restarts:
+            yield ""
+            yield f"Kubelets that restart, {title(result)}:"
+            yield from columns(
+                ["NODE", "OUTCOME"], [list(row) for row in restarts[:_MOST_LINES]], indent="  ", width=console.width
+            )
+            mends = dict.fromkeys(restart.mend for restart in result.restarts if restart.mend)
+            yield from (f"  {mend}" for mend in mends)
+        more = max(len(reasons), len(restarts)) - _MOST_LINES
+        if more > 0:
+            yield f"  and {more} more (-o json has all)"
+
+
+def document(planned: Planned) -> dict[str, Any]:
+    """Returns the document. CPUs are in milli-CPUs, memory is in bytes, times are in seconds."""
+    document: dict[str, Any] = {
+        "verdict": verdict(planned),
+        "existing": planned.existing,
+        "complete": all(result.is_complete for result in planned.results),
+        "scenarios": [_scenario(result) for result in planned.results],
+        "notModelled": list(NOT_MODELLED),
+    }
+    found = planned.found
+    if found is not None:
+        change = None if found.result is None else title(found.result)
+        document["smallest"] = {"change": change, "tries": found.tries, "least": found.is_least}
+    return document
+
+
+def _scenario(result: Result) -> dict[str, Any]:
+    if result.error:
+        return {"name": title(result), "error": result.error, "fits": False}
+    return {
+        "name": title(result),
+        "fits": result.fits,
+        "complete": result.is_complete,
+        "nodes": result.nodes,
+        "nodesUsed": result.nodes_used,
+        "placed": result.placed,
+        "spread": result.spread,
+        "refused": result.refused,
+        "replaced": result.replaced,
+        "displaced": list(result.displaced),
+        "kubeletRefusals": result.kubelet_refusals,
+        "moves": result.moves,
+        "workloads": [
+            {
+                "name": entry.name,
+                "asked": entry.asked,
+                "placed": entry.placed,
+                "why": {bare(reason): count for reason, count in entry.why.items()},
+            }
+            for entry in result.workloads
+        ],
+        "resources": {
+            entry.name: {
+                "allocatable": entry.allocatable,
+                "used": entry.used,
+                "free": entry.free,
+                "stranded": entry.stranded,
+            }
+            for entry in result.resources
+        },
+        "waits": None if result.waits is None else msgspec.to_builtins(result.waits),
+        "restarts": [{**msgspec.to_builtins(restart), "outcome": restart.outcome} for restart in result.restarts],
+        "restartsWithoutForecast": result.without_forecast,
+        "notChecked": {name: list(terms) for name, terms in result.unexamined.items()},
+    }

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.node_identity import is_same_node
+from topowise_scheduler.kubelet.trial import is_same_node
 from topowise_scheduler.ledger.node.event_windows import EARLY_S, LATE_S
 from topowise_scheduler.ledger.node.history import Ended, Entry, History
 from topowise_scheduler.ledger.node.pod_parts import holds_own

@@ -17,7 +17,7 @@ from typing import Final
 
 from topowise.bounded import Bounded
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.node_identity import constant_parts
+from topowise_scheduler.kubelet.trial import constant_parts
 from topowise_scheduler.ledger.node.possible_placements import Possible
 
 _MOST_BYTES: Final = 4 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from topowise.attributes import pcie_roots
+from topowise.attributes import pci_devices
 from topowise.claimed_devices import Location, NumaNodes
 from topowise.errors import ParseError
 from topowise_scheduler.options.claims.objects import DeviceID, DeviceRequestAllocationResult
@@ -35,12 +35,12 @@ class ClaimedDevices(NamedTuple):
 def numa_nodes_of(node_ids: Collection[int], text: str) -> NumaNodes:
     """Returns the NUMA nodes of a node's devices; `text` is the attribute `topowise.io/pcie-roots`."""
     try:
-        roots = pcie_roots.read(text)
+        roots = pci_devices.read_roots(text)
     except ParseError:
         # Devices with a NUMA node in their attributes do not need the roots.
         roots = {}
     near = {root: (node,) for root, node in roots.items() if node in node_ids and node is not None}
-    function = pcie_roots.function_nodes(roots)
+    function = pci_devices.function_nodes(roots)
     return NumaNodes(node_ids, lambda address: node if (node := function(address)) in node_ids else None, near)
 
 

@@ -5,8 +5,8 @@ the device plug-in prefers (GetPreferredAllocation). It does not know PCI switch
 take. So a term is `sure` only where every possible allocation meets it.
 
 - affinity_terms.py: the annotation's terms, and when two devices are near enough;
-- choices.py: every allocation that a kubelet may choose, by the kubelet model;
+- choices.py: every allocation that a kubelet may choose, by the kubelet model, and whether a choice can lead to a
+  refusal, for pods without the annotation too;
 - preferred_allocation.py: what known plug-ins prefer, which narrows the choice;
-- outcomes.py: sure, possible, impossible or unknown, and the reason;
-- refusal_risk.py: whether a choice can lead to a refusal, for pods without the annotation too.
+- outcomes.py: sure, possible, impossible or unknown, and the reason.
 """

@@ -1,5 +1,5 @@
 """Every device allocation that a kubelet may choose for a pod, by the kubelet model with a `chooser`
-(kubelet/device_manager.py).
+(kubelet/device_manager.py), and whether one of them makes the kubelet refuse the pod.
 
 Devices that are equal in what counts here (NUMA nodes, and PCI path where it matters) form a *device class*. An option
 is a number of devices of each class. An option of an earlier container changes what later containers can get, so each
@@ -10,6 +10,13 @@ Invariant: with `is_complete`, the iterator yields every set of devices that the
 unconfirmed holder may be free and a free device may be allocated, so both belong to the options. An init container
 leaves its devices to later containers, so where free devices stand for those of an unconfirmed holder there, the later
 allocations of the model are not those of the kubelet.
+
+A kubelet with free resources for a pod may refuse it all the same. Among devices that satisfy the hint it takes any, in
+the order of a Go map. If some of them are near more NUMA nodes than the rest, or a hint has several NUMA nodes, a
+container may get the devices that the next container needs. Under the policies that refuse, with hints per container,
+the next container then fails with TopologyAffinityError. The node still fits, because a pod without another node would
+wait for ever; nodes without this risk only rank first. A few admissions are tried, so with many choices a refusal can
+be overlooked, and True is only returned if the model refuses the pod under a possible choice.
 """
 
 from __future__ import annotations
@@ -32,6 +39,8 @@ from topowise_scheduler.options.device_affinity.preferred_allocation import Rule
 _MOST_RUNS: Final = 64
 _MOST_OPTIONS: Final = 256
 _MOST_ALLOCATIONS: Final = 1024
+# Admissions per answer. Each takes about 0.1 ms on two NUMA nodes.
+_MOST_RUNS_OF_RISK: Final = 8
 
 
 class DeviceClass(NamedTuple):
@@ -224,3 +233,33 @@ def _stand_ins(counts: ClassCounts, choice: Choice) -> DeviceSet:
         if missing > 0:
             taken |= lowest(device_class.near & choice.among & ~taken, missing)
     return taken | lowest(choice.among & ~taken, choice.number - taken.bit_count())
+
+
+def may_refuse(node: Kubelet, pod: PodView, shared: frozenset[str], rules: Mapping[str, Rule]) -> bool:
+    """Whether `node`, a state in which the pod fits, may refuse the pod. The state does not change.
+
+    `shared` are the resources that several containers of the pod request (PodRequests.shared_devices).
+    """
+    if not _choice_matters(node, pod, shared):
+        return False
+    choices = Choices(node, pod, frozenset(), KnownDevices({}, {}, rules), most_runs=_MOST_RUNS_OF_RISK)
+    return any(allocation is None for allocation in choices)
+
+
+def _choice_matters(node: Kubelet, pod: PodView, shared: frozenset[str]) -> bool:
+    """Whether the devices that a hint allows can be near different NUMA nodes."""
+    settings = node.settings.topology
+    if settings.policy not in ("restricted", "single-numa-node") or settings.scope != "container":
+        return False
+    for resource in shared & node.devices.tables.keys():
+        table = node.devices.tables[resource]
+        if not table.has_topology:
+            continue
+        counts = [container.limits.get(resource, 0) for container in pod.containers]
+        # A hint of `restricted` has several nodes only if a request exceeds the devices of every single node.
+        is_wide = settings.policy == "restricted" and any(count and table.smallest_mask(count) > 1 for count in counts)
+        # On a single NUMA node there is no affinity, so devices without a NUMA node are taken too.
+        is_mixed = settings.policy == "single-numa-node" and len(node.node_ids) == 1
+        if is_wide or not table.of_one_node or (is_mixed and table.healthy & ~table.with_nodes):
+            return True
+    return False

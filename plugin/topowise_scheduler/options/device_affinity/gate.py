@@ -19,8 +19,8 @@ from topowise_scheduler.ledger.gates.option import ChangedNode, Cluster, Option
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import CacheUntilChange
 from topowise_scheduler.options.device_affinity.affinity_terms import AffinityTerm
+from topowise_scheduler.options.device_affinity.choices import may_refuse
 from topowise_scheduler.options.device_affinity.outcomes import NO_TERMS, AffinityVerdict, Devices, Settings, judge
-from topowise_scheduler.options.device_affinity.refusal_risk import may_refuse
 from topowise_scheduler.options.steering.choice import Demand
 from topowise_scheduler.options.steering.gate import Source
 from topowise_scheduler.verdicts.engine import Ratings
@@ -156,7 +156,7 @@ class DeviceAffinityOption(Option, Source):
 
 class ChanceOption(Option):
     """See `Option`. Nodes that may refuse a pod by their kubelet's choice of devices rank behind nodes that do not
-    (refusal_risk.py)."""
+    (choices.py)."""
 
     concerns_every_pod = True
 

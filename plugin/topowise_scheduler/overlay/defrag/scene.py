@@ -13,8 +13,8 @@ import msgspec
 
 from topowise.errors import ParseError
 from topowise.pods import Amounts
-from topowise_scheduler.kubelet import free_amounts, numa_placement
-from topowise_scheduler.kubelet.numa_placement import Placed
+from topowise_scheduler.kubelet import allocated_nodes, free_amounts
+from topowise_scheduler.kubelet.allocated_nodes import Placed
 from topowise_scheduler.overlay.candidates import Candidates, Classes
 from topowise_scheduler.overlay.defrag.movable import Movable
 from topowise_scheduler.overlay.overlay import Overlay, Placement, Unfit
@@ -123,4 +123,4 @@ class Scene(msgspec.Struct, frozen=True):
 
     def _containers(self, placed: Placement) -> dict[str, Placed]:
         is_exact = self.cluster.trial.precision(placed.node) == "exact"
-        return numa_placement.of(placed.state, placed.record.uid, is_exact=is_exact)
+        return allocated_nodes.placements(placed.state, placed.record.uid, is_exact=is_exact)

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from topowise_scheduler.kubelet import numa_placement
-from topowise_scheduler.kubelet.numa_placement import Placed
+from topowise_scheduler.kubelet import allocated_nodes
+from topowise_scheduler.kubelet.allocated_nodes import Placed
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.candidates import Classes
 from topowise_scheduler.overlay.overlay import Overlay
@@ -83,7 +83,7 @@ class GroupPlacer:
                 not_examined[RESOURCE_CLAIMS] = None
             self.overlay = placed.overlay
             is_exact = self._cluster.precision(placed.node) == "exact"
-            containers = numa_placement.of(placed.state, placed.record.uid, is_exact=is_exact)
+            containers = allocated_nodes.placements(placed.state, placed.record.uid, is_exact=is_exact)
             expected = msgspec.structs.replace(placed.record, uid=record.uid or placed.record.uid)
             placements.append(PodPlacement(expected, placed.node, containers))
             yield

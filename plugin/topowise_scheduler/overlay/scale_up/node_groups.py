@@ -15,7 +15,7 @@ import msgspec
 
 from topowise.pods import Amounts
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.node_identity import constant_parts
+from topowise_scheduler.kubelet.trial import constant_parts
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import STARTUP_TAINT
 from topowise_scheduler.ledger.pods.records import PodRecord

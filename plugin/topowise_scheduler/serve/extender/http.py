@@ -19,10 +19,9 @@ from urllib.parse import parse_qs
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from topowise.runtime import tls
 from topowise.runtime.cpu_allowance import Allowance, Paced
 from topowise.runtime.event_loop import UnpreparedError, sliced
-from topowise.runtime.listening import listen
+from topowise.runtime.listening import Certificate, listen
 from topowise.runtime.log import OncePerChange, kv
 from topowise.runtime.tasks import unending
 from topowise_scheduler.configuration import Extender, ReadOnly
@@ -255,7 +254,7 @@ async def serve(settings: Extender | ReadOnly, application: Application, limits:
     Raises SourceError if the port is taken or the certificate cannot be used.
     """
     guard = Guard(limits)
-    certificate = None if settings.tls is None else tls.Certificate(settings.tls)
+    certificate = None if settings.tls is None else Certificate(settings.tls)
     config = uvicorn.Config(
         application,
         http=guard.protocol,  # type: ignore[arg-type]

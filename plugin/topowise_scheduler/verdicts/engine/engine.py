@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from topowise.attributes import POLICIES
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
-from topowise_scheduler.kubelet.node_identity import are_identical, constant_parts
-from topowise_scheduler.kubelet.trial import trial
+from topowise_scheduler.kubelet.trial import are_identical, constant_parts, trial
 from topowise_scheduler.report.shape import PodForm, PodRequests
 from topowise_scheduler.verdicts.engine import batch_admission
 from topowise_scheduler.verdicts.engine.candidates import Candidates, candidates_of

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from topowise_scheduler.verdicts.engine import Candidates, Ratings
 from topowise_scheduler.verdicts.engine.l3_caches import BY_COUNTS, SPLIT, UNREPORTED
-from topowise_scheduler.verdicts.strategies import l3_caches, ranks, scale
-from topowise_scheduler.verdicts.strategies.least_numa_nodes import LeastNUMANodes
-from topowise_scheduler.verdicts.strategies.numa_aware import NUMAAware
-from topowise_scheduler.verdicts.strategies.strategy import Options, Strategy
+from topowise_scheduler.verdicts.strategies import ranks, scale
+from topowise_scheduler.verdicts.strategies.least_numa_nodes import LeastNUMANodes, NUMAAware
+from topowise_scheduler.verdicts.strategies.scale import Options, Strategy
 from topowise_scheduler.verdicts.strategies.tight_fit import TightFit
 from topowise_scheduler.verdicts.strategies.zone_scores import BalancedAllocation, LeastAllocated, MostAllocated
 from topowise_scheduler.verdicts.strategy_names import NAMES
@@ -76,7 +75,7 @@ class Rater(NamedTuple):
 
     def rate(self, candidates: Candidates) -> tuple[NDArray[np.int64], ranks.Ranks, NDArray[np.int8]]:
         """(nodes,) raw scores, ranks, and whether an L3 cache has enough CPUs, UNREPORTED for unknown caches."""
-        raw, in_one = self.strategy.raw(candidates), l3_caches.in_one(candidates)
+        raw, in_one = self.strategy.raw(candidates), ranks.in_one(candidates)
         in_cache = np.full(len(raw), UNREPORTED, np.int8) if in_one is None else in_one * np.int8(BY_COUNTS)
         return raw, ranks.of(candidates), in_cache
 

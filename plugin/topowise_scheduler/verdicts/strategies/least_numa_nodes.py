@@ -1,8 +1,8 @@
-"""LeastNUMANodes: the fewer NUMA nodes the pod needs, the better (KEP-454 of scheduler-plugins).
+"""The fewer NUMA nodes the pod needs, the better: LeastNUMANodes (KEP-454) and NUMAAware (Volcano).
 
-The container with the most NUMA nodes counts, in scope pod the pod: `100 - n * (100 / max)`, plus half a step if every
-container has a closest combination of its size; 100 for a pod without NUMA resources
-(pkg/noderesourcetopology/least_numa.go, read at 903da7d). In whole percents, times 100. `max` is the node's
+LeastNUMANodes of scheduler-plugins: the container with the most NUMA nodes counts, in scope pod the pod: `100 - n *
+(100 / max)`, plus half a step if every container has a closest combination of its size; 100 for a pod without NUMA
+resources (pkg/noderesourcetopology/least_numa.go, read at 903da7d). In whole percents, times 100. `max` is the node's
 topologyManagerMaxNUMANodes. Like upstream's normalizeScore, this adds the half step for every policy and policy option:
 near NUMA nodes are as near without prefer-closest-numa-nodes, which only affects the kubelet's choice. Differences:
 
@@ -11,10 +11,17 @@ near NUMA nodes are as near without prefer-closest-numa-nodes, which only affect
 - a resource that no zone of a node has is ignored there. Upstream then finds no zones;
 - a single zone is always closest, because its SLIT distance is 10 (ACPI 6.5, 5.2.17).
 
-Whether a set of NUMA nodes is a closest set of its size on its machine.
-
 All combinations of a size are compared at once, for all nodes: a table of members, and sums over pairs. Only tables of
 sizes that occur are built.
+
+NUMAAware: `100 - 100 * n / max n` over the candidates, truncated, 100 for all if max n is 0 (getNodeNumaNumForTask and
+NormalizeScore in Volcano, pkg/scheduler/plugins/numaaware, read at ed72c7c). The score is in hundredths of a percent;
+kube-scheduler's weight of the extender replaces Volcano's weight. Differences:
+
+- n counts the NUMA nodes of all resources of the pod, including sidecars. Volcano uses the hint for CPUs only and
+  ignores sidecars;
+- so a node that aligns nothing counts with its kubelet's allocation. In Volcano it has n = 0 and beats every node that
+  aligns.
 """
 
 from __future__ import annotations
@@ -27,13 +34,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.verdicts.engine import Candidates
-from topowise_scheduler.verdicts.strategies.scale import RAW_MAX
-from topowise_scheduler.verdicts.strategies.strategy import Strategy
+from topowise_scheduler.verdicts.strategies.allocations import INIT
+from topowise_scheduler.verdicts.strategies.scale import RAW_MAX, Strategy
 
 # Sums in memory at a time.
 _CELLS: Final = 1 << 17
 # Above this there are too many combinations, and kubelets align nothing (max-allowable-numa-nodes is 8 by default).
 _MAX_ZONES: Final = 16
+_PERCENT = RAW_MAX // 100
+# The kubelet's default of topologyManagerMaxNUMANodes, for nodes that do not report theirs.
+_DEFAULT_MAX_NUMA_NODES = 8
+_HUNDREDTHS = RAW_MAX // 100
 
 
 def are_closest(masks: NDArray[np.int64], distances: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -91,11 +102,6 @@ def _masks(zones: int, size: int) -> NDArray[np.int64]:
     return masks
 
 
-_PERCENT = RAW_MAX // 100
-# The kubelet's default of topologyManagerMaxNUMANodes, for nodes that do not report theirs.
-_DEFAULT_MAX_NUMA_NODES = 8
-
-
 class LeastNUMANodes(Strategy):
     """Prefers placements on few NUMA nodes that are near each other."""
 
@@ -118,3 +124,22 @@ class LeastNUMANodes(Strategy):
         scores[most == 0] = 100
         raw: NDArray[np.int64] = np.maximum(scores, 0) * _PERCENT
         return raw
+
+
+class NUMAAware(Strategy):
+    """Without options."""
+
+    def raw(self, candidates: Candidates) -> NDArray[np.int64]:
+        """(nodes,) minus the number of NUMA nodes used."""
+        used = np.zeros(candidates.placed.shape[1], np.int64)
+        for container, placed in zip(candidates.containers, candidates.placed, strict=True):
+            if container.kind != INIT:
+                used |= placed
+        return -np.bitwise_count(used).astype(np.int64)
+
+    def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(nodes,) of all candidates, 0 to RAW_MAX."""
+        most = -int(raw.min()) if raw.size else 0
+        if not most:
+            return np.full_like(raw, RAW_MAX)
+        return (100 - 100 * -raw // most) * _HUNDREDTHS

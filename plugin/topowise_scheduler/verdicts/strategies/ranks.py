@@ -1,15 +1,20 @@
 """The rank of a node by the quality of the pod's predicted placement, which precedes every strategy's score.
 
 An aligned placement is better than an unaligned placement, then fewer NUMA nodes, then nearer NUMA nodes: by measured
-distances where a node reports them (kubelet/hmat_distances.py), by the SLIT elsewhere. The pod has this placement for
+distances where a node reports them (kubelet/topology_manager.py), by the SLIT elsewhere. The pod has this placement for
 its whole life. The criteria of strategies, such as fragmentation and load, only decide among placements of equal
 quality.
 
 If a best node may refuse the pod because of its choice of devices, nodes without this risk come first
-(device_affinity/refusal_risk.py).
+(device_affinity/choices.py).
 
 The container with the most NUMA nodes counts, or the pod where the kubelet aligns the whole pod (scope pod). A plain
 init container ends before the pod does its work, so it does not count.
+
+Whether an L3 cache has enough CPUs for a pod is the last criterion among otherwise equal nodes. Only a CPU manager with
+prefer-align-cpus-by-uncorecache places a container in an L3 cache on purpose, so only such nodes count. Each container
+of several on a NUMA node is checked as if it came first. The model confirms the result of the best nodes
+(Engine.confirm_caches).
 """
 
 from __future__ import annotations
@@ -99,3 +104,22 @@ def _mean_distances(zones: PlacedZones, distances: NDArray[np.int32]) -> NDArray
     pairs = count * (count - 1)
     mean: NDArray[np.int64] = np.minimum((2 * total + pairs) // (2 * pairs), _ZONE - 1)
     return mean
+
+
+def in_one(candidates: Candidates) -> NDArray[np.bool_] | None:
+    """(nodes,) whether every container with exclusive CPUs, without plain init containers, gets them in a single cache;
+    None without such containers or without nodes that report caches."""
+    requests = [
+        (container.requests["cpu"], placed)
+        for container, placed in zip(candidates.containers, candidates.placed, strict=True)
+        if container.kind != INIT and "cpu" in container.requests
+    ]
+    if candidates.caches is None or not requests:
+        return None
+    in_cache = np.ones(candidates.placed.shape[1], np.bool_)
+    for count, masks in requests:
+        placed = PlacedZones.of(masks, candidates.zones)
+        enough = np.zeros(masks.size, np.bool_)
+        enough[placed.single] = placed.at_single(candidates.caches) >= count
+        in_cache &= enough
+    return in_cache

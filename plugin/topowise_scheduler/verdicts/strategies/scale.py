@@ -1,4 +1,4 @@
-"""Converts ranks and raw scores to the extender's scores, 0 to 10 or 0 to 100.
+"""The interface of a strategy, and the conversion of ranks and raw scores to the extender's, 0 to 10 or 0 to 100.
 
 kube-scheduler adds an extender's integer score without normalization (times weight times ten), which leaves eleven
 levels. So the nodes of a call are spread over all levels, from the worst with 0 to the best. Equal nodes get the same
@@ -10,15 +10,40 @@ half. So no level is lost to the distance between ranks, and most levels are whe
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise_scheduler.verdicts.engine import Candidates
 from topowise_scheduler.verdicts.strategies.ranks import Ranks
 
 # Raw scores are hundredths of a percent, so that differences below a percent still count.
 RAW_MAX: Final = 10_000
+
+
+class Strategy:
+    """Raw scores, larger is better; ranks (ranks.py) precede them. The candidates of a call are split by group, and
+    only `finish` gets all nodes."""
+
+    in_percent = False
+    """Whether scores are percents, which are not spread over a scale of 100 levels."""
+
+    def raw(self, candidates: Candidates) -> NDArray[np.int64]:
+        """(nodes,) raw scores of these candidates, comparable between parts."""
+        raise NotImplementedError
+
+    def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(nodes,) scores from the raw scores of all candidates of a call, 0 to scale.RAW_MAX."""
+        return raw
+
+
+class Options(Protocol):
+    """Options of some strategies; configuration.Scoring implements this."""
+
+    @property
+    def tie_break(self) -> Literal["spread", "pack"]: ...
+
 
 Levels = NDArray[np.int64]
 

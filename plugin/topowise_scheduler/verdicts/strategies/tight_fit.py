@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from topowise_scheduler.verdicts.engine import Candidates
 from topowise_scheduler.verdicts.strategies.allocations import Allocation, allocation_plans
-from topowise_scheduler.verdicts.strategies.strategy import Strategy
+from topowise_scheduler.verdicts.strategies.scale import Strategy
 
 _LOSSES: Final = 312
 _FILLS: Final = 4

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from topowise_scheduler.verdicts.engine import Candidates
 from topowise_scheduler.verdicts.strategies.allocations import Allocation, allocation_plans, has_resource
-from topowise_scheduler.verdicts.strategies.scale import RAW_MAX
-from topowise_scheduler.verdicts.strategies.strategy import Strategy
+from topowise_scheduler.verdicts.strategies.scale import RAW_MAX, Strategy
 
 Scores = NDArray[np.float64]
 

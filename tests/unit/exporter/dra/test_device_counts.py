@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise_exporter.dra.device_counts import DeviceLocations, held_by_node, with_devices
-from topowise_exporter.dra.slices import Device
+from topowise_exporter.dra.slices import Device, DeviceLocations, held_by_node, with_devices
 from topowise_exporter.exclusions import Exclusions, PodPattern
 from topowise_exporter.kubelet.allocations import Allocations, Claim, ContainerAllocation, PodAllocation
 from topowise_exporter.machine import Machine, NumaNode

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from topowise_exporter.machine import Machine, pci_names
+from topowise_exporter.machine import Machine, pci_functions
 
 Read = Callable[[Path], Machine]
 NIC = "0000:98:00.0"
@@ -60,7 +60,7 @@ def test_nvidias_driver_lists_uuids(small: Path, read: Read, text: str, expected
 def test_a_class_with_too_many_names_is_a_problem_and_not_used(
     small: Path, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pci_names, "MOST_NAMES", 1)
+    monkeypatch.setattr(pci_functions, "MOST_NAMES", 1)
     _class(small, "net", "ens1f0", f"pci0000:97/0000:97:00.0/{NIC}")
     _class(small, "net", "ens1f1", f"pci0000:97/0000:97:00.0/{NIC}")
     machine = read(small)

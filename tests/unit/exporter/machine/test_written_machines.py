@@ -61,7 +61,6 @@ def _expected_function(spec: machines.Machine, function: machines.Pci) -> PciFun
         device=function.device,
         driver=function.driver,
         physfn=function.physfn,
-        virtfns=sum(child.physfn == function.address for child in spec.pci),
         path=machines.above(spec, function),
     )
 

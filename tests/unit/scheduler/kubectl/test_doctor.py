@@ -16,8 +16,8 @@ from refusal_words import refusals
 from sandbox.exported import exported
 from topowise import nrt
 from topowise.placement import GATE
-from topowise_scheduler.kubectl.doctor import exporters, kube_scheduler, schedulers
-from topowise_scheduler.kubectl.durations import of_go
+from topowise_scheduler.kubectl.console import go_seconds
+from topowise_scheduler.kubectl.doctor import kube_scheduler, own_pods
 from topowise_scheduler.kubelet import (
     Core,
     Device,
@@ -384,9 +384,9 @@ def test_configurations_of_kube_scheduler(changed: Json, finding: str) -> None:
 
 
 def test_durations_of_go() -> None:
-    assert of_go("1m30s") == 90
-    assert of_go("100ms") == pytest.approx(0.1)
-    assert [of_go(text) for text in ("0s", "", "2", 2, None, "soon")] == [None] * 6
+    assert go_seconds("1m30s") == 90
+    assert go_seconds("100ms") == pytest.approx(0.1)
+    assert [go_seconds(text) for text in ("0s", "", "2", 2, None, "soon")] == [None] * 6
 
 
 # Through kubectl
@@ -432,7 +432,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objects: dict[str, Jso
     kubectl.answer("/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies", {"items": [objects[REPORT]]})
     kubectl.answer("/api/v1/nodes", {"items": [objects["Node metal-a"]]})
     kubectl.answer("/api/v1/pods", {"items": running})
-    kubectl.answer(exporters.PATH, {"items": [EXPORTER]})
+    kubectl.answer(own_pods.EXPORTERS_PATH, {"items": [EXPORTER]})
     kubectl.answer(METRICS, metrics(NOW - 1))
     return kubectl
 
@@ -489,12 +489,12 @@ def test_metrics_that_are_no_numbers_are_ignored(fake: FakeKubectl, ask: Ask, va
 
 
 def test_unreachable_and_unready_exporters(fake: FakeKubectl, ask: Ask) -> None:
-    fake.answer(exporters.PATH, {"items": [{**EXPORTER, "metadata": {"name": "other", "namespace": "x"}}]})
+    fake.answer(own_pods.EXPORTERS_PATH, {"items": [{**EXPORTER, "metadata": {"name": "other", "namespace": "x"}}]})
     answer = ask("doctor")
     assert "note     exporters: not all can be asked for their metrics:" in answer.text
     assert answer.status == 0
     waiting = {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}], "phase": "Running"}
-    fake.answer(exporters.PATH, {"items": [{**EXPORTER, "status": waiting}]})
+    fake.answer(own_pods.EXPORTERS_PATH, {"items": [{**EXPORTER, "status": waiting}]})
     answer = ask("doctor")
     assert "on metal-a is not ready: CrashLoopBackOff" in " ".join(answer.text.split())
     assert answer.status == 1
@@ -543,15 +543,15 @@ def test_a_dead_exporter_on_a_node_with_frequent_new_pods(
 
 def test_a_reported_node_whose_exporter_is_gone(fake: FakeKubectl, ask: Ask) -> None:
     elsewhere = {**EXPORTER, "spec": {**EXPORTER["spec"], "nodeName": "metal-b"}}
-    fake.answer(exporters.PATH, {"items": [elsewhere]})
+    fake.answer(own_pods.EXPORTERS_PATH, {"items": [elsewhere]})
     assert "error    node metal-a: reported by topowise-exporter, which has no pod there" in ask("doctor").text
     # Other installations have no such pods at all.
-    fake.answer(exporters.PATH, {"items": []})
+    fake.answer(own_pods.EXPORTERS_PATH, {"items": []})
     assert ask("doctor").status == 0
 
 
 def test_the_schedulers_own_pods(fake: FakeKubectl, ask: Ask) -> None:
-    fake.answer(schedulers.PATH, {"items": []})
+    fake.answer(own_pods.SCHEDULERS_PATH, {"items": []})
     answer = ask("doctor")
     assert "note     topowise-scheduler: no pod has the labels of the chart's" in answer.text
     assert answer.status == 0
@@ -559,14 +559,14 @@ def test_the_schedulers_own_pods(fake: FakeKubectl, ask: Ask) -> None:
     container = {"name": "scheduler", "restartCount": 1, "lastState": {"terminated": ended}}
     pod = {**EXPORTER, "metadata": {"name": "topowise-scheduler-x", "namespace": "topowise-system"}}
     pod["status"] = {**EXPORTER["status"], "containerStatuses": [container]}
-    fake.answer(schedulers.PATH, {"items": [pod]})
+    fake.answer(own_pods.SCHEDULERS_PATH, {"items": [pod]})
     answer = ask("doctor")
     said = " ".join(answer.text.split())
     assert "warning topowise-scheduler topowise-system/topowise-scheduler-x: container scheduler ended 10m ago" in said
     assert "raise its memory limit" in said
     assert answer.status == 1
     pod["status"] = {"phase": "Pending"}
-    fake.answer(schedulers.PATH, {"items": [pod]})
+    fake.answer(own_pods.SCHEDULERS_PATH, {"items": [pod]})
     assert (
         "error topowise-scheduler topowise-system/topowise-scheduler-x: on metal-a is not ready: Pending"
         in " ".join(ask("doctor").text.split())

@@ -11,7 +11,7 @@ import pytest
 from topowise import nrt
 from topowise.errors import SourceError
 from topowise_scheduler.kubectl import objects
-from topowise_scheduler.kubectl.doctor import exporters
+from topowise_scheduler.kubectl.doctor import own_pods
 from topowise_scheduler.verdicts.refusals import PREFIX
 
 from .conftest import GPU, Ask, Json, Save, counted, pod
@@ -69,7 +69,7 @@ def test_waiting_pods_are_read_from_the_cluster_if_that_is_permitted(
     kubectl = FakeKubectl(tmp_path)
     monkeypatch.setenv("KUBECTL", str(kubectl.program))
     kubectl.answer(nrt.PATH, {"items": [gpus("halves", "1", "1")]})
-    kubectl.answer(exporters.PATH, {"items": []})
+    kubectl.answer(own_pods.EXPORTERS_PATH, {"items": []})
     wide = waiting("ml/wide", cpu="1", memory="1Gi", gpu="2")
     kubectl.answer(objects.WAITING_PATH, {"items": [wide]})
     assert losses(ask) == {"halves": 100}

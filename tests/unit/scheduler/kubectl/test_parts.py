@@ -7,8 +7,7 @@ import pytest
 from topowise import nrt
 from topowise.text import Styled, rendered
 from topowise_scheduler.kubectl import reasons, zones
-from topowise_scheduler.kubectl.durations import age, human
-from topowise_scheduler.kubectl.table import columns
+from topowise_scheduler.kubectl.console import age, columns, human
 from topowise_scheduler.kubectl.zones import Amount
 
 

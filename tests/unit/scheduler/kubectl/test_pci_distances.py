@@ -11,7 +11,7 @@ from topowise.attributes import PCI, pci_devices
 from topowise.attributes.pci_devices import Located
 from topowise.pci import Place
 from topowise.text import rendered
-from topowise_scheduler.kubectl.pci_distances import table
+from topowise_scheduler.kubectl.node import table
 
 from .conftest import Ask
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from topowise.errors import SourceError
-from topowise_scheduler.kubectl.plan import changes, traces
+from topowise_scheduler.kubectl.plan import changes
 from topowise_scheduler.overlay import plan
 
 from .conftest import Ask, Save, pod
@@ -136,13 +136,13 @@ def test_a_trace_of_shapes_and_of_manifests(ask: Ask, saved: Save, tmp_path: Pat
 )
 def test_a_trace_that_cannot_be_read(text: str, why: str) -> None:
     with pytest.raises(SourceError) as error:
-        traces.read(text.encode(), "t.csv", ())
+        changes.read(text.encode(), "t.csv", ())
     assert str(error.value).startswith("t.csv") and why in str(error.value)
 
 
 def test_times_start_at_the_first_pod() -> None:
     text = "time,shape,duration\n2026-11-26T08:00:00Z,cpu=1,\n2026-11-26T08:01:00Z,cpu=1,1h\n"
-    arrivals = traces.read(text.encode(), "t.csv", ())
+    arrivals = changes.read(text.encode(), "t.csv", ())
     assert [(arrival.at, arrival.duration) for arrival in arrivals] == [(0.0, None), (60.0, 3600.0)]
     assert arrivals[0].workload is arrivals[1].workload
 

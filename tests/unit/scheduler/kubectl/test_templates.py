@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from topowise.errors import SourceError
-from topowise_scheduler.kubectl.templates import templates
+from topowise_scheduler.kubectl.manifests import templates
 
 from .conftest import Ask, Save
 

@@ -22,7 +22,7 @@ from topowise.pci import Place
 from topowise_scheduler.controllers.waiting_pods import WaitingPods
 from topowise_scheduler.dashboard import Decisions
 from topowise_scheduler.dashboard.cluster_state import Reader
-from topowise_scheduler.dashboard.pod_details import PodReader
+from topowise_scheduler.dashboard.details import PodReader
 from topowise_scheduler.explain.shortage import Waits
 from topowise_scheduler.explain.waiting import WaitingPod, waiting_pod
 from topowise_scheduler.explain.waiting_texts import next_step, text

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kubelets import GI, kubelet_of, machine_of, pod_of
-from topowise_scheduler.kubelet import Device, Kubelet, MemoryBlock, Placement, numa_placement
-from topowise_scheduler.kubelet.allocated_nodes import AllocatedNodes, allocated_nodes
+from topowise_scheduler.kubelet import Device, Kubelet, MemoryBlock, Placement
+from topowise_scheduler.kubelet.allocated_nodes import AllocatedNodes, allocated_nodes, in_words, placements
 
 NIC = "x.io/nic"
 DEVICES = {NIC: [Device("both", (0, 1)), Device("n0", (0,)), Device("n1", (1,)), Device("none", None)]}
@@ -70,9 +70,9 @@ def test_a_container_is_aligned_if_its_hint_was_preferred() -> None:
     kubelet.admit(pod_of("p", {"cpu": "3", "memory": "1Gi"}, {"cpu": "100m", "memory": "1Gi"}))
     assert {name: nodes.preferred for name, nodes in allocated_nodes(kubelet, "p").items()} == {"c0": False, "c1": True}
     assert allocated_nodes(kubelet, "a")["c0"].preferred
-    placed = numa_placement.of(kubelet, "p", is_exact=False)
+    placed = placements(kubelet, "p", is_exact=False)
     assert {name: (place.numa, place.aligned) for name, place in placed.items()} == {
         "c0": ((0, 1), False),
         "c1": ((), True),
     }
-    assert numa_placement.in_words(placed) == "c0: 0+1 (not aligned)"
+    assert in_words(placed) == "c0: 0+1 (not aligned)"

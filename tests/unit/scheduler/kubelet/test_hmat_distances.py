@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topowise_scheduler.kubelet import NumaNode
-from topowise_scheduler.kubelet.hmat_distances import hmat_distances
+from topowise_scheduler.kubelet.topology_manager import hmat_distances
 
 SLIT = ((10, 21, 40), (21, 10, 40), (40, 40, 10))
 Speed = tuple[tuple[int, ...], int, int]

@@ -9,9 +9,9 @@ import itertools
 
 from kubelets import GI, kubelet_of, machine_of, pod_of
 from topowise_scheduler.kubelet import MemoryReservation
-from topowise_scheduler.kubelet.hazards import hazards
 from topowise_scheduler.kubelet.masks import members, reaching
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
+from topowise_scheduler.kubelet.panics import hazards
 
 WIDTH = 1 << 64
 RESERVED = {

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from topowise_scheduler.explain.merge_table import merges
 from topowise_scheduler.kubelet import NumaNode
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.hints import Hint, Hints
 from topowise_scheduler.kubelet.masks import by_size, mask_of, members, supersets
-from topowise_scheduler.kubelet.merge_table import merges
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 
 

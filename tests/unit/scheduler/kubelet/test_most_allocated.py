@@ -7,7 +7,7 @@ import pytest
 from kubelets import GI, kubelet_of, machine_of, pod_of
 from topowise_scheduler.kubelet import Kubelet, MemoryBlock, MemoryReservation, Placement
 from topowise_scheduler.kubelet.masks import mask_of
-from topowise_scheduler.kubelet.most_allocated import MostAllocated
+from topowise_scheduler.kubelet.scopes import MostAllocated
 
 CPUS_OF = ((1, 2, 3, 9, 10, 11, 8), (5, 6, 7, 13, 14, 15, 12))
 OPTION = {"topologyManagerPolicyOptions": {"prefer-most-allocated-numa-node": "true"}}

@@ -15,9 +15,9 @@ from sandbox.judging import judge
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet, Machine, MemoryReservation, NumaNode
 from topowise_scheduler.kubelet.configuration import TopologySettings
-from topowise_scheduler.kubelet.hazards import hazards
 from topowise_scheduler.kubelet.hints import WOULD_PANIC, Hint, Hints, Refused
 from topowise_scheduler.kubelet.masks import mask_of, members
+from topowise_scheduler.kubelet.panics import hazards
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts.engine import Engine, Outcome

@@ -16,8 +16,7 @@ import recordings
 from recordings import Decision, Mistake
 from topowise import feature_gates
 from topowise_scheduler.kubelet import version_of
-from topowise_scheduler.kubelet.behaviour import CHANGES, ROWS
-from topowise_scheduler.kubelet.policy_options import stages
+from topowise_scheduler.kubelet.behaviour import CHANGES, ROWS, stages
 
 SAMPLE = Path(__file__).parent / "recorded" / "versions.jsonl.xz"
 MINORS = [row.minor for row in ROWS]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kubelets import GI, kubelet_of, machine_of, pod_of, state_of
 from topowise_scheduler.kubelet import Device, Kubelet, MemoryBlock, Placement
-from topowise_scheduler.kubelet.node_identity import is_same_node
+from topowise_scheduler.kubelet.trial import is_same_node
 
 _container = st.fixed_dictionaries(
     {"cpu": st.sampled_from(("1", "2", "3", "5", "500m")), "memory": st.sampled_from(("1Gi", "3Gi", "9Gi"))},

@@ -11,10 +11,9 @@ from kubelets import machine_of, pod_of
 from topowise import kubeletconfig, pods
 from topowise.feature_gates import GATES
 from topowise_scheduler.kubelet import Kubelet, KubeletConfiguration, KubeletStartError, Machine, version_of
-from topowise_scheduler.kubelet.behaviour import CHANGES, DISTRIBUTIONS, ROWS, Behaviour
+from topowise_scheduler.kubelet.behaviour import CHANGES, DISTRIBUTIONS, OPTIONS, ROWS, Behaviour
 from topowise_scheduler.kubelet.configuration import Evidence, settle
 from topowise_scheduler.kubelet.hints import NEVER_ENDS
-from topowise_scheduler.kubelet.policy_options import OPTIONS
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, behaviour_of
 
 

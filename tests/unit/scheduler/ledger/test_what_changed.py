@@ -16,7 +16,7 @@ from topowise_scheduler import report
 from topowise_scheduler.kubelet import Device, Kubelet
 from topowise_scheduler.ledger.node.fold import Fold
 from topowise_scheduler.ledger.node.node_state import NodeState
-from topowise_scheduler.report.free_resources import is_whole
+from topowise_scheduler.report.exact import is_whole
 from topowise_scheduler.verdicts.engine.node_vector import vector_of
 
 GPU = "x.io/gpu"

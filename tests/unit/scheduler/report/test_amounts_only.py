@@ -14,7 +14,7 @@ from examples import examples
 from topowise import nrt, pods, quantity
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.admission import Admission
+from topowise_scheduler.kubelet.hints import Admission
 
 from .conftest import free_cpus, pod_of, topology_of
 

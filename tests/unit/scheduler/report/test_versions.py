@@ -13,7 +13,7 @@ from topowise import nrt
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.versions import version_of
-from topowise_scheduler.report.versions import choose
+from topowise_scheduler.report.reader import choose
 
 from .conftest import pod_of, topology_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from topowise_scheduler.explain.picture import Picture, svg
 from topowise_scheduler.explain.picture.captions import tag
-from topowise_scheduler.explain.picture.palette import DARK, LIGHT, Theme
+from topowise_scheduler.explain.picture.svg import DARK, LIGHT, Theme
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -14,7 +14,7 @@ from claim_objects import DRIVER, ClaimService, claim, claiming, device_slice, p
 from scheduling import Service, decoded, exact, kubelet, pod
 from steering_pods import marked
 from topowise import nrt
-from topowise_scheduler.dashboard.node_details import NodeReader
+from topowise_scheduler.dashboard.details import NodeReader
 from topowise_scheduler.explain.explanation import ClaimExplanation, NodeExplanation
 from topowise_scheduler.options.claims import claimed_nodes
 from topowise_scheduler.options.claims.gate import ClaimOption, Judgement

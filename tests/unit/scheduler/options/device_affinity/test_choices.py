@@ -7,7 +7,7 @@ import pytest
 from topowise import pods
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
-from topowise_scheduler.options.device_affinity.refusal_risk import may_refuse
+from topowise_scheduler.options.device_affinity.choices import may_refuse
 
 GPU = "example.com/gpu"
 

@@ -7,7 +7,7 @@ import pytest
 
 from sandbox.exported import hardware_of
 from topowise_exporter.machine.inventory import PciFunction
-from topowise_exporter.machine.machine_json import as_json
+from topowise_exporter.machine.scan import as_json
 from topowise_scheduler.overlay import plan
 from topowise_scheduler.overlay.plan import PlanError
 
