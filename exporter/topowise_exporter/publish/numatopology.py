@@ -1,4 +1,4 @@
-"""What NUMA plug-ins of other schedulers read: the node's Numatopology (Volcano), an annotation of each pod (KAI). Pure.
+"""What NUMA plug-ins of other schedulers read: Numatopologies (Volcano), an annotation of each pod (KAI). Pure.
 
 The Numatopology differs from the object of Volcano's resource-exporter in three points, because of how the plugin reads
 it:
@@ -41,6 +41,7 @@ API_VERSION: Final = "nodeinfo.volcano.sh/v1alpha1"
 KIND: Final = "Numatopology"
 PATH: Final = f"/apis/{API_VERSION}/numatopologies"
 TIMESTAMP_ANNOTATION: Final = "timestamp"
+ANNOTATION: Final = "kai.scheduler/numa-placement-observed"
 
 
 class Numatopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -122,9 +123,6 @@ def _pods(pods: Iterable[PodAllocation], online: frozenset[int]) -> list[dict[st
         )
         for (namespace, name), containers in sorted(cpus_by_pod.items())
     ]
-
-
-ANNOTATION: Final = "kai.scheduler/numa-placement-observed"
 
 
 class Zone(msgspec.Struct, frozen=True):
