@@ -23,7 +23,7 @@ RESOURCE = "dra.topowise.io/gpu.nvidia.com"
 
 
 def function(address: str, numa_node: int | None, root: str) -> PciFunction:
-    return PciFunction(address, numa_node, "0x030200", "0x10de", "0x2330", "nvidia", None, 0, (root,) if root else ())
+    return PciFunction(address, numa_node, "0x030200", "0x10de", "0x2330", "nvidia", None, (root,) if root else ())
 
 
 def numa_node(numa_id: int) -> NumaNode:
