@@ -1,4 +1,6 @@
-"""What NUMA plug-ins of other schedulers read: Numatopologies (Volcano), an annotation of each pod (KAI). Pure.
+"""What NUMA plug-ins of other schedulers read: the Numatopology of the node (Volcano), an annotation of each pod (KAI).
+
+Pure.
 
 The Numatopology differs from the object of Volcano's resource-exporter in three points, because of how the plugin reads
 it:
@@ -155,7 +157,7 @@ def placement(pod: PodAllocation, node_of_cpu: Mapping[int, int]) -> str | None:
         Zone(nrt.zone_name(node), {resource: str(amount) for resource, amount in sorted(amounts_of_zone.items())})
         for node, amounts_of_zone in amounts.items()
     ]
-    return escaped_json(msgspec.json.encode(sorted(zones, key=lambda zone: zone.zone)).decode())
+    return escaped_json(str(msgspec.json.encode(sorted(zones, key=lambda zone: zone.zone)), "utf-8"))
 
 
 def patch(node_name: str, text: str) -> bytes:
