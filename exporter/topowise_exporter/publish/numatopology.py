@@ -43,6 +43,7 @@ API_VERSION: Final = "nodeinfo.volcano.sh/v1alpha1"
 KIND: Final = "Numatopology"
 PATH: Final = f"/apis/{API_VERSION}/numatopologies"
 TIMESTAMP_ANNOTATION: Final = "timestamp"
+ANNOTATION: Final = "kai.scheduler/numa-placement-observed"
 
 
 class Numatopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -126,9 +127,6 @@ def _pods(pods: Iterable[PodAllocation], online: frozenset[int]) -> list[dict[st
     ]
 
 
-ANNOTATION: Final = "kai.scheduler/numa-placement-observed"
-
-
 class Zone(msgspec.Struct, frozen=True):
     """A zone of the annotation."""
 
@@ -159,7 +157,7 @@ def placement(pod: PodAllocation, node_of_cpu: Mapping[int, int]) -> str | None:
         Zone(nrt.zone_name(node), {resource: str(amount) for resource, amount in sorted(amounts_of_zone.items())})
         for node, amounts_of_zone in amounts.items()
     ]
-    return escaped_json(msgspec.json.encode(sorted(zones, key=lambda zone: zone.zone)).decode())
+    return escaped_json(str(msgspec.json.encode(sorted(zones, key=lambda zone: zone.zone)), "utf-8"))
 
 
 def patch(node_name: str, text: str) -> bytes:

@@ -1,7 +1,7 @@
 """The dashboard: a page on the port for people that shows the ledger and the last decisions.
 
     ledger, answers, pods -> decisions, cluster_state, details (values)
-                          -> markup, panel, page (HTML) -> app (ASGI)
+                          -> markup, page (HTML) -> app (ASGI)
 
 It only reads. Without `ui.enabled` the service does not load the package.
 """

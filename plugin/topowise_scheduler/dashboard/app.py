@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 from topowise import __version__
 from topowise.runtime import clock
 from topowise.runtime.event_loop import collected
-from topowise_scheduler.dashboard import details, page, panel
+from topowise_scheduler.dashboard import details, page
 from topowise_scheduler.dashboard.cluster_state import Reader, State
 from topowise_scheduler.dashboard.decisions import Decisions
 from topowise_scheduler.dashboard.details import Explain, PodReader
@@ -108,16 +108,16 @@ class Dashboard:
         if query.find:
             names = await collected(details.matching(self._ledger, query.find))
             if len(names) != 1:
-                return panel.matches_part(names, query)
-            return panel.pod_part(await self._pods.read(names[0]), query)
+                return page.matches_part(names, query)
+            return page.pod_part(await self._pods.read(names[0]), query)
         if query.pod:
-            return panel.pod_part(await self._pods.read(query.pod), query)
+            return page.pod_part(await self._pods.read(query.pod), query)
         if not query.node:
             return ""
         node = await self._nodes.read(query.node)
         if node is None:
-            return panel.unreported_node_part(query.node, query)
-        return panel.node_part(node, self._reader.marks(node.name), query)
+            return page.unreported_node_part(query.node, query)
+        return page.node_part(node, self._reader.marks(node.name), query)
 
     async def _read(self) -> State:
         async with self._reading:

@@ -106,7 +106,7 @@ class Report(msgspec.Struct, frozen=True):
     """The entry of `problems` about the two versions."""
     source: Source | None = None
     marks: bytes = b""
-    """Hashes of the texts behind `held`, for the next report of the node (container_allocations.py)."""
+    """Hashes of the texts behind `held`, for the next report of the node (exact.py)."""
     zone_marks: bytes = b""
     """Hashes of the texts of the zones, in the order of `source`. Empty if the order differs, or if the report lacks
     free resources: then the next report is read without regard to this one."""

@@ -32,7 +32,8 @@ from topowise_scheduler.ledger.pods import records as records_of_pods
 from topowise_scheduler.ledger.rows import possible_rows, same_states
 from topowise_scheduler.ledger.rows.possible_rows import PossibleRows
 from topowise_scheduler.ledger.rows.same_states import SameStates
-from topowise_scheduler.report import container_allocations, hardware, synthetic_machine, texts
+from topowise_scheduler.report import exact as exact_report
+from topowise_scheduler.report import hardware, synthetic_machine, texts
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts.engine import Engine, verdict_cache
 from topowise_scheduler.verdicts.engine.verdict_cache import VerdictCache
@@ -429,15 +430,13 @@ def test_long_texts_of_reports_are_not_remembered() -> None:
 
 
 def test_what_holdings_say_at_length_is_not_remembered() -> None:
-    known = container_allocations.Allocatable(1, (0,), frozenset({"memory"}))
-    before = container_allocations._cached_block.cache_info().currsize
+    known = exact_report.Allocatable(1, (0,), frozenset({"memory"}))
+    before = exact_report._cached_block.cache_info().currsize
     for number in range(10):
-        assert container_allocations._block_of(holdings.Block("memory", "0," * 300 + "0", number), known).size == number
-    many = container_allocations.Allocatable(
-        1, (0,), frozenset({"memory", *(f"hugepages-{size}Ki" for size in range(20))})
-    )
-    assert container_allocations._block_of(holdings.Block("memory", "0", 77), many).size == 77
-    assert container_allocations._cached_block.cache_info().currsize == before
+        assert exact_report._block_of(holdings.Block("memory", "0," * 300 + "0", number), known).size == number
+    many = exact_report.Allocatable(1, (0,), frozenset({"memory", *(f"hugepages-{size}Ki" for size in range(20))}))
+    assert exact_report._block_of(holdings.Block("memory", "0", 77), many).size == 77
+    assert exact_report._cached_block.cache_info().currsize == before
 
 
 def test_deletions_that_are_remembered_are_bounded() -> None:

@@ -11,9 +11,8 @@ import msgspec
 from topowise_scheduler.explain.picture import legend, zone
 from topowise_scheduler.explain.picture.captions import about, label
 from topowise_scheduler.explain.picture.contents import Picture
-from topowise_scheduler.explain.picture.flow import Flow
+from topowise_scheduler.explain.picture.flow import Flow, Plan, make_plan
 from topowise_scheduler.explain.picture.measures import Measures
-from topowise_scheduler.explain.picture.plan import Plan, make_plan
 from topowise_scheduler.explain.picture.rows import Group, Rows, arrange
 from topowise_scheduler.explain.picture.scene import Box
 

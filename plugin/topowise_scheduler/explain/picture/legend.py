@@ -9,8 +9,7 @@ import msgspec
 
 from topowise_scheduler.explain.picture.captions import STATES, holds, owner_title, pods_without_resources
 from topowise_scheduler.explain.picture.contents import Owner, Picture
-from topowise_scheduler.explain.picture.flow import Flow, Place, mark, mark_x
-from topowise_scheduler.explain.picture.plan import Plan
+from topowise_scheduler.explain.picture.flow import Flow, Place, Plan, mark, mark_x
 from topowise_scheduler.explain.picture.scene import Box
 
 _TALL: Final = 2

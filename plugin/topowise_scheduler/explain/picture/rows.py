@@ -10,9 +10,8 @@ from typing import Final, NamedTuple
 
 from topowise_scheduler.explain.picture.captions import memory_figure, share_title, shares, tags
 from topowise_scheduler.explain.picture.contents import Memory, Share, Zone
-from topowise_scheduler.explain.picture.flow import Flow, Place, centred
+from topowise_scheduler.explain.picture.flow import Flow, Place, Plan, balanced, centred, wanted_zone
 from topowise_scheduler.explain.picture.measures import Measures
-from topowise_scheduler.explain.picture.plan import Plan, balanced, wanted_zone
 from topowise_scheduler.explain.picture.scene import Box, Text
 
 _MOST_LINES: Final = 3

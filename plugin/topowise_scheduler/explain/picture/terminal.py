@@ -10,9 +10,8 @@ from typing import Final
 
 from topowise.text import Line, Styled, rendered
 from topowise_scheduler.explain.picture.contents import Picture
-from topowise_scheduler.explain.picture.font_metrics import Face
 from topowise_scheduler.explain.picture.layout import lay_out
-from topowise_scheduler.explain.picture.measures import characters
+from topowise_scheduler.explain.picture.measures import Face, characters
 from topowise_scheduler.explain.picture.scene import Box, Style, Text
 
 _CELLS: Final = Face("cells", 1, 1)

@@ -24,8 +24,7 @@ from topowise_scheduler.explain.picture.captions import (
     thread_title,
 )
 from topowise_scheduler.explain.picture.contents import Cache, Core, Device, Devices, Picture, Thread, Zone
-from topowise_scheduler.explain.picture.flow import Flow, Place, centred, mark, mark_x
-from topowise_scheduler.explain.picture.plan import Plan, balanced
+from topowise_scheduler.explain.picture.flow import Flow, Place, Plan, balanced, centred, mark, mark_x
 from topowise_scheduler.explain.picture.scene import Box, Kind, Text
 from topowise_scheduler.explain.text import plural
 from topowise_scheduler.report.budget import MAX_DEVICES

@@ -33,6 +33,7 @@ SHOWN = {
     "kubelet": "",
     "deviceAffinity": [],
     "otherwise": "",
+    "refusal": "",
     "claims": None,
 }
 # The plug-in names the pod of each row.

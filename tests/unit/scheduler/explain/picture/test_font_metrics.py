@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topowise_scheduler.explain.picture.font_metrics import Face
+from topowise_scheduler.explain.picture.measures import Face
 
 CELLS = Face("cells", 1, 1)
 MONO = Face("mono", 10, 12)

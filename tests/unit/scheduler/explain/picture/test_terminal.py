@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from topowise_scheduler.explain.picture import Picture, terminal
-from topowise_scheduler.explain.picture.font_metrics import Face
+from topowise_scheduler.explain.picture.measures import Face
 
 WIDTH = Face("cells", 1, 1).width
 

@@ -17,7 +17,7 @@ from .conftest import node_type
 def test_the_exporters_json_gives_the_same_machine() -> None:
     machine = node_type(gpus=0).machine
     hardware = msgspec.structs.replace(
-        hardware_of(machine), pci=(PciFunction("0000:81:00.0", 1, "0x030200", "0x10de", "0x2330", "nvidia", None, 0),)
+        hardware_of(machine), pci=(PciFunction("0000:81:00.0", 1, "0x030200", "0x10de", "0x2330", "nvidia", None),)
     )
     read = plan.read_machine(msgspec.json.encode(as_json(hardware)), "a.json")
     assert read.numa == machine.numa
@@ -27,7 +27,7 @@ def test_the_exporters_json_gives_the_same_machine() -> None:
 
 
 def test_a_function_without_readable_class_is_no_gpu() -> None:
-    function = PciFunction("0000:81:00.0", 1, "", "", "", None, None, 0)
+    function = PciFunction("0000:81:00.0", 1, "", "", "", None, None)
     hardware = msgspec.structs.replace(hardware_of(node_type(gpus=0).machine), pci=(function,))
     assert plan.read_machine(msgspec.json.encode(as_json(hardware)), "a.json").devices == ()
 
