@@ -253,6 +253,7 @@ async def test_a_patch_that_is_forbidden(plane: ControlPlane, tmp_path: Path) ->
             await cluster.add(f"more-{number}", "4")
         assert "first" not in await cluster.bound(5)
         await refuse(cluster, "false")
+        await cluster.patch("first", {"metadata": {"labels": {"changed": "now"}}})
         await cluster.bound(6)
         await cluster.assert_nothing_left()
 
