@@ -52,7 +52,9 @@ async def test_a_node_that_is_lost_between_patch_and_bind(plane: ControlPlane, t
         await cluster.stop_scheduler()
         await cluster.add("bare", "4")
         await cluster.create(workload("Job", "job", "4", backoffLimit=0), JOBS)
-        await cluster.create(workload("ReplicaSet", "set", "4"), REPLICA_SETS)
+        replica_set = workload("ReplicaSet", "set", "4")
+        replica_set["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 3600
+        await cluster.create(replica_set, REPLICA_SETS)
         placed = await cluster.placed(3 + len(before))
         nodes = set(placed.values())
         assert len(nodes) < len(cluster.fleet.nodes)
@@ -251,6 +253,7 @@ async def test_a_patch_that_is_forbidden(plane: ControlPlane, tmp_path: Path) ->
             await cluster.add(f"more-{number}", "4")
         assert "first" not in await cluster.bound(5)
         await refuse(cluster, "false")
+        await cluster.patch("first", {"metadata": {"labels": {"changed": "now"}}})
         await cluster.bound(6)
         await cluster.assert_nothing_left()
 

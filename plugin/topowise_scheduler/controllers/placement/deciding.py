@@ -91,6 +91,8 @@ class Decisions:
         self._names: tuple[int, tuple[str, ...]] = -1, ()
         # By group: since when it is complete and fits nowhere (seconds, monotonic).
         self._hungry: dict[str, float] = {}
+        # Whether a hungry group keeps others waiting, which time alone ends.
+        self._is_holding = False
 
     def steps(self) -> Generator[None, None, list[Write]]:
         """Decides about the next pod, or the next group, and returns what to write; nothing if there is nothing to do
@@ -115,8 +117,7 @@ class Decisions:
                 continue
             others = self._others() if group or self._is_constrained(record) else _NO_OTHERS
             self._in_vain.put(key, self._news(group, others))
-        # Time alone ends what a hungry group keeps others from.
-        self._seen = () if self._hungry else seen
+        self._seen = () if self._is_holding else seen
         return []
 
     def lost(self) -> Iterator[Placement]:
@@ -159,10 +160,9 @@ class Decisions:
 
     def _next(self) -> tuple[Turn, Hashable, PodRecord] | None:
         due = [head for head in self._ledger.placements.heads() if not self._is_in_vain(head[1], head[2])]
-        if not due:
-            return None
-        first = min(due, key=lambda head: head[0])
-        return None if self._is_held_back(first[0], placement_group(first[2])) else first
+        first = min(due, key=lambda head: head[0], default=None)
+        self._is_holding = first is not None and self._is_held_back(first[0], placement_group(first[2]))
+        return None if self._is_holding else first
 
     def _is_held_back(self, turn: Turn, group: str) -> bool:
         """Returns whether the pod has to wait for a group that was there before and has waited for long."""

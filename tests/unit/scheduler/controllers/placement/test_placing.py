@@ -291,6 +291,8 @@ def test_a_group_that_waits_for_long_keeps_later_pods_waiting_for_a_while() -> N
     placing.put("important", "1", priority=1, creationTimestamp="2026-01-01T00:00:03Z")
     assert placing.place_all() == {"important": "n2"}
     placing.bind("important", "n2")
+    assert placing.place_all() == {}
+    # Time alone ends it.
     placing.clock.now += 601
     assert placing.place_all() == {"later": "n2"}
 
