@@ -87,14 +87,13 @@ async def test_a_server_that_refuses_for_a_while(
     refusal = server.levers.answer(status, method="PATCH", path=f"{PODS}/*", retry_after=1)
     create(server, "a")
     async with running(cluster.placer.run()):
-        await assert_eventually(lambda: cluster.ledger.events["placement_failed"] >= 2 or status >= 500)
         await assert_eventually(lambda: cluster.ledger.events["placement_failed"] >= 1)
         if status >= 500:
             assert cluster.ledger.placements.placed_count == 1
         server.levers.release(refusal.id)
-        if status >= 500:
-            cluster.clock.now += 16
-            cluster.ledger.tick()
+        # A refused pod has no turn for 30 s, and a write without an answer ends after 15.
+        cluster.clock.now += 0 if status == 429 else 31
+        cluster.ledger.tick()
         await assert_eventually(lambda: cluster.are_placed(a="n1"), within=20.0)
     assert len([record for record in caplog.records if record.getMessage() == "Cannot place a pod"]) == 1
 

@@ -4,8 +4,8 @@ Between two pods of a burst a handful of nodes change. A board evaluates only th
 same on 5,000 nodes as on 50. Similar nodes pass through the same states while they fill, so the level of a state is
 reused for the next node in that state (ledger/rows/same_states.py).
 
-Invariant: after `refresh`, `best` is the node that an evaluation of all nodes would give. Nodes without a report are
-not on a board.
+Invariant: after `refresh`, the first of `best` is the node that an evaluation of all nodes would give. Nodes without a
+report are not on a board.
 """
 
 from __future__ import annotations
@@ -78,12 +78,13 @@ class Board:
             self._look_at(names)
             yield
 
-    def best(self) -> str:
-        """Returns the best node, "" if no node takes such a pod."""
-        if not self._levels.size:
-            return ""
-        row = int(self._levels.argmin())
-        return "" if self._levels[row] == _NONE else self._cluster.ledger.engine.names(np.array([row], np.int32))[0]
+    def best(self) -> Iterator[str]:
+        """Yields the nodes that take such a pod, the best first."""
+        levels = self._levels
+        while levels.size and levels[row := int(levels.argmin())] != _NONE:
+            yield self._cluster.ledger.engine.names(np.array([row], np.int32))[0]
+            levels = levels.copy()
+            levels[row] = _NONE
 
     def _look_at(self, names: Sequence[str]) -> None:
         engine = self._cluster.ledger.engine

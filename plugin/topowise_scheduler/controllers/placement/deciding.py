@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -46,6 +47,8 @@ _MAX_BOARDS: Final = 64
 _BOARD_KEY_BYTES: Final = 16 << 20
 _MAX_VAIN_BYTES: Final = 4 << 20
 _KEY_BYTES: Final = 512
+# Of the best nodes, those that are tried if the order of the pods on their way there matters.
+_MOST_TRIED: Final = 16
 # In place of the changes of other pods, for a pod that they do not concern.
 _NO_OTHERS: Final = -1
 # A group that has waited for so long keeps later pods of no higher priority waiting, and for so long at the most.
@@ -193,7 +196,7 @@ class Decisions:
         if self._is_plain(record) and not self._is_constrained(record):
             board = self._board(record)
             yield from board.refresh()
-            node = board.best()
+            node = next((name for name in islice(board.best(), _MOST_TRIED) if self._in_any_order(record, name)), "")
         else:
             yield from self._ledger.engine.steps(record.requests, self._ledger.engine.rows(self._reported))
             node = self._best_by_question(record)
@@ -222,11 +225,20 @@ class Decisions:
         best: tuple[int, str] | None = None
         for at in (*rated, *unrated):
             against = aversion(cluster, record, record.constraints, names[at])
-            if against is not None and (best is None or against < best[0]):
+            if against is None or (best is not None and against >= best[0]):
+                continue
+            if self._in_any_order(record, names[at]):
                 best = against, names[at]
             if best is not None and not best[0]:
                 break
         return "" if best is None else best[1]
+
+    def _in_any_order(self, record: PodRecord, name: str) -> bool:
+        """Returns whether a node admits the pod and all pods on their way there in whatever order they come: the writes
+        of two placements, and kube-scheduler's binds, may overtake each other."""
+        node_state = self._ledger.node_states.of(name)
+        is_alone = node_state is None or not node_state.has_coming(record.uid)
+        return is_alone or self._ledger.gates.fits_in_any_order(record, name)
 
     def _unreported(self, record: PodRecord) -> str:
         """Returns a node without a report on which the pod would fit by sums, "" without one: nothing is known against

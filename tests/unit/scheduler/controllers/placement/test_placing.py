@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from placing import GATED, Placing
-from scheduling import counts, pod
+from scheduling import configuration, counts, decoded, machine, pod, topology_of
 from topowise.placement import GATE, GROUP, GROUP_SIZE, PLACED_ON
 from topowise_scheduler.controllers.placement.writing import patch
+from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.pods.pod_states import State
 
 TRIED = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}]
@@ -336,6 +337,29 @@ def test_pods_of_a_group_that_have_ended_count_for_the_rest_of_it() -> None:
     assert set(other.place_all()) == {"b", "c"}
     other.delete("a")
     assert not other.ledger.placements.ended("default/g")
+
+
+def test_a_pod_that_must_not_come_first_waits_for_the_pod_on_its_way() -> None:
+    """Three CPUs are free on NUMA node 0 and two on NUMA node 1. If the pod of two CPUs overtakes, as two writes or two
+    binds may, it takes CPUs of NUMA node 0, and the kubelet refuses the pod of three."""
+    placing, kubelet = Placing(), Kubelet(machine(), configuration())
+    ended, runs = pod("ended", "3", node="n1"), pod("runs", "2", node="n1")
+    assert kubelet.admit(decoded(ended)).admitted
+    assert kubelet.admit(decoded(runs)).admitted
+    kubelet.remove("uid-ended")
+    placing.service.put(runs)
+    placing.service.report(topology_of(machine(), configuration(), kubelet, "1"))
+    placing.node("n1")
+    placing.put("first", "3")
+    placing.put("second", "2")
+    (write,) = placing.next()
+    assert placing.apply(write)
+    assert (write.record.name, write.node) == ("first", "n1")
+    assert not placing.next()
+    placing.bind("first", "n1")
+    assert kubelet.admit(decoded(pod("first", "3"))).admitted
+    placing.service.report(topology_of(machine(), configuration(), kubelet, "2"))
+    assert placing.place_all() == {"second": "n1"}
 
 
 @pytest.mark.parametrize("seed", range(6))
