@@ -408,7 +408,7 @@ def test_without_policies_the_service_cannot_write_a_pods_spec(render: Any, opti
     objects = render("", *settings, **options)
     assert not restricted(objects)
     assert ("", "pods", "patch") not in rights(objects.named("ClusterRole", "topowise-scheduler"))
-    with pytest.raises(ValueError, match=r"placement\.enabled needs the right to patch and delete all pods"):
+    with pytest.raises(ValueError, match=r"placement\.enabled\) needs the right to patch and delete all pods"):
         render("", "scheduler.config.placement.enabled=true", *settings, **options)
 
 
