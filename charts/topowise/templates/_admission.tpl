@@ -23,11 +23,15 @@ Whether the service shares its user with a kube-scheduler, which writes more tha
 policies that would refuse writes of kube-scheduler are left out.
 */}}
 {{- define "topowise.isSharedUser" -}}
-{{- $scheduler := .Values.scheduler -}}
-{{- if eq $scheduler.mode "static" -}}
-{{- if eq $scheduler.static.user "system:kube-scheduler" -}}true{{- end -}}
-{{- else if and (eq $scheduler.mode "own") (eq (include "topowise.serviceAccountName" (list . "scheduler")) (include "topowise.kubeSchedulerAccount" .)) -}}
-true
+{{- if eq (include "topowise.user" (list . "scheduler")) (include "topowise.kubeSchedulerUser" .) -}}true{{- end -}}
+{{- end -}}
+
+{{/* The name by which the API server knows the kube-scheduler that the service runs beside, "" if there is none. */}}
+{{- define "topowise.kubeSchedulerUser" -}}
+{{- if eq .Values.scheduler.mode "static" -}}
+system:kube-scheduler
+{{- else if eq .Values.scheduler.mode "own" -}}
+{{- printf "system:serviceaccount:%s:%s" .Release.Namespace (include "topowise.kubeSchedulerAccount" .) -}}
 {{- end -}}
 {{- end -}}
 

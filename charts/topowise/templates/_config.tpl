@@ -22,8 +22,12 @@
 {{- if .Values.steering.enabled -}}
 {{- $_ := set $known "steering" (dict "enabled" true) -}}
 {{- end -}}
-{{- $head := dict "apiVersion" "topowise.io/v1alpha1" "kind" "SchedulerConfiguration" -}}
-{{- toYaml (mustMergeOverwrite $known (deepCopy $scheduler.config) $head) -}}
+{{- $fixed := dict "apiVersion" "topowise.io/v1alpha1" "kind" "SchedulerConfiguration" -}}
+{{- if eq $scheduler.mode "gate" -}}
+{{/* No kube-scheduler asks this service, so it has refused no pod that could be requeued. */}}
+{{- $_ := merge $fixed (dict "placement" (dict "enabled" true) "requeue" (dict "enabled" false)) -}}
+{{- end -}}
+{{- toYaml (mustMergeOverwrite $known (deepCopy $scheduler.config) $fixed) -}}
 {{- end -}}
 
 {{/* The entry of `extenders` for (dict "root" $ "url" ... "tls" ...). */}}

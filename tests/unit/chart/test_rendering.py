@@ -198,15 +198,44 @@ def test_a_digest_wins_over_the_tag(render: Any) -> None:
     assert image == f"example.com/topowise@{digest}"
 
 
-def test_a_single_replica_has_no_leader_election_and_is_never_doubled(render: Any) -> None:
-    objects = render("", "scheduler.replicas=1")
+@pytest.mark.parametrize("mode", ["own", "remote", "gate"])
+def test_a_single_replica_has_no_leader_election_and_is_never_doubled(render: Any, mode: str) -> None:
+    objects = render("", "scheduler.replicas=1", f"scheduler.mode={mode}")
     assert not scheduler_config(objects).leader_election.enabled
-    assert kube_scheduler_config(objects)["leaderElection"]["leaderElect"] is False
+    if mode == "own":
+        assert kube_scheduler_config(objects)["leaderElection"]["leaderElect"] is False
     assert objects.named("Deployment", "topowise-scheduler")["spec"]["strategy"] == {"type": "Recreate"}
     assert not objects.kinds("PodDisruptionBudget")
 
 
-@pytest.mark.parametrize("mode", ["own", "remote"])
+def test_mode_gate_runs_the_service_alone(render: Any) -> None:
+    """Placement is on whatever the values say, and nobody reaches the extender."""
+    objects = render("", "scheduler.mode=gate", "scheduler.config.placement.form=nominated")
+    settings = scheduler_config(objects)
+    assert (settings.placement.enabled, settings.placement.form) == (True, "nominated")
+    assert (settings.requeue.enabled, settings.leader_election.enabled) == (False, True)
+    assert (settings.extender.address, settings.extender.tls) == ("127.0.0.1", None)
+    assert objects.named("ConfigMap", "topowise-scheduler")["data"].keys() == {"scheduler.yaml"}
+    deployment = objects.named("Deployment", "topowise-scheduler")["spec"]
+    pod = deployment["template"]["spec"]
+    assert (deployment["replicas"], pod["serviceAccountName"]) == (2, "topowise-scheduler")
+    assert "initContainers" not in pod
+    (container,) = pod["containers"]
+    assert container["name"] == "scheduler"
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"metrics": 9153}
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert [volume["name"] for volume in pod["volumes"]] == ["config", "service-token"]
+    assert "projected" in pod["volumes"][1]
+    (rule,) = objects.named("NetworkPolicy", "topowise-scheduler")["spec"]["ingress"]
+    assert [port["port"] for port in rule["ports"]] == [9153]
+    assert [service["metadata"]["name"] for service in objects.kinds("Service")] == ["topowise-scheduler-metrics"]
+    assert objects.named("PodDisruptionBudget", "topowise-scheduler") and not objects.kinds("Secret")
+    # It needs no version of a kube-scheduler, so it can be rendered without a cluster.
+    assert "registry.k8s.io/kube-scheduler" not in yaml.safe_dump(list(objects))
+
+
+@pytest.mark.parametrize("mode", ["own", "remote", "gate"])
 def test_who_removes_the_startup_taint_does_not_wait_for_it(render: Any, mode: str) -> None:
     """In a cluster whose nodes are all new, no other component removes the taint."""
 
@@ -383,6 +412,7 @@ NO_GATES = "scheduler.placement.addGates=false"
     [
         ((), {}, ""),
         ((PLACEMENT,), {}, "v1"),
+        (("scheduler.mode=gate",), {}, "v1"),
         ((PLACEMENT, NO_GATES), {}, ""),
         ((PLACEMENT,), {"kube_version": "1.35.2"}, ""),
         ((PLACEMENT,), {"kube_version": "1.35.2", "api": MUTATING_POLICIES}, "v1beta1"),
@@ -458,6 +488,7 @@ def test_notes_warn_where_policies_do_not_limit_the_service(
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
+        (("scheduler.mode=gate",), "kubectl label namespace MINE topowise.io/placement=enabled"),
         ((PLACEMENT,), "kubectl label namespace MINE topowise.io/placement=enabled"),
         ((PLACEMENT, NO_GATES), "nothing adds it, as\nscheduler.placement.addGates is false."),
     ],

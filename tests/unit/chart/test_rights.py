@@ -325,6 +325,22 @@ def test_accounts_may_do_what_they_do_by_default_and_no_more(default: Any) -> No
     }
 
 
+def test_mode_gate_has_the_rights_of_placement_and_no_account_of_a_kube_scheduler(render: Any) -> None:
+    objects = render("", "scheduler.mode=gate")
+    granted = rights(*roles_of(objects, "scheduler"))
+    assert granted == needs("scheduler", "config.placement", "more than one replica")
+    assert ("", "pods/binding", "create") not in granted
+    assert restricted(objects) == {"pods", "pods/status", "events", "leases"}
+    accounts = {"topowise-exporter", "topowise-scheduler"}
+    assert {account["metadata"]["name"] for account in objects.kinds("ServiceAccount")} == accounts
+    bindings = (*objects.kinds("ClusterRoleBinding"), *objects.kinds("RoleBinding"))
+    assert {binding["roleRef"]["name"] for binding in bindings} == accounts
+    assert {binding["metadata"].get("namespace", "topowise-system") for binding in bindings} == {"topowise-system"}
+    # Its policies allow what it writes: no annotation of requeueing, as nothing is requeued.
+    status = objects.named("ValidatingAdmissionPolicy", "topowise-scheduler-pod-status")["spec"]
+    assert "topowise.io/requeued" not in str(status)
+
+
 def resource_names(role: Document) -> list[list[str]]:
     return [rule["resourceNames"] for rule in role["rules"] if rule["verbs"] != ["create"]]
 
@@ -408,7 +424,7 @@ def test_without_policies_the_service_cannot_write_a_pods_spec(render: Any, opti
     objects = render("", *settings, **options)
     assert not restricted(objects)
     assert ("", "pods", "patch") not in rights(objects.named("ClusterRole", "topowise-scheduler"))
-    with pytest.raises(ValueError, match=r"placement\.enabled needs the right to patch and delete all pods"):
+    with pytest.raises(ValueError, match=r"placement\.enabled\) needs the right to patch and delete all pods"):
         render("", "scheduler.config.placement.enabled=true", *settings, **options)
 
 

@@ -3,6 +3,15 @@
 {{- if and .Values.scheduler.enabled (ne .Values.scheduler.mode "static") -}}true{{- end -}}
 {{- end -}}
 
+{{/* The account of the service's pods: in mode own that of the kube-scheduler in them. */}}
+{{- define "topowise.schedulerPodAccount" -}}
+{{- if eq .Values.scheduler.mode "own" -}}
+{{- include "topowise.kubeSchedulerAccount" . -}}
+{{- else -}}
+{{- include "topowise.serviceAccountName" (list . "scheduler") -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Who the kube-scheduler of mode own is. */}}
 {{- define "topowise.kubeSchedulerAccount" -}}
 {{- $account := .Values.scheduler.kubeScheduler.serviceAccount -}}
@@ -129,7 +138,7 @@ podAntiAffinity:
 {{- $nominates := or $preempts $places -}}
 {{- $scaleUp := dig "scaleUp" (dict) $config -}}
 {{- $scales := dig "enabled" false $scaleUp -}}
-bindings: {{ .Values.scheduler.extender.bind }}
+bindings: {{ and .Values.scheduler.extender.bind (ne .Values.scheduler.mode "gate") }}
 podStatus: {{ or $requeues $tells $nominates $scales }}
 scaleUp: {{ $scales }}
 placeholderNamespace: {{ dig "namespace" "" $scaleUp | default .Release.Namespace }}
