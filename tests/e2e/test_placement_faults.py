@@ -179,7 +179,6 @@ async def test_kube_scheduler_preempts_for_a_placed_pod(plane: ControlPlane, tmp
         await cluster.assert_nothing_left()
 
 
-@pytest.mark.xfail(strict=True, reason="the preemptor considers only pods that kube-scheduler has tried")
 async def test_pods_are_evicted_for_a_gated_pod_of_high_priority(plane: ControlPlane, tmp_path: Path) -> None:
     """In a full cluster; the room that becomes free is kept for the pod."""
     async with GatedCluster(plane, tmp_path, 2, preemptor={"enabled": True}) as cluster:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
+from topowise.placement import GATE
 from topowise.runtime.event_loop import TimeSlices, collected, sliced
 from topowise_scheduler.ledger.answers import Question, Verdicts
 from topowise_scheduler.ledger.budgets import Budgets
@@ -87,7 +88,7 @@ class AlignmentPreemption:
         record = self._cluster.question(pod, [node]).record
         exclusion, short = self._cluster.opposition(record, node)
         refusal = exclusion or short
-        if refusal is not None and not self._is_for_devices(record, node, refusal):
+        if refusal is not None and not self._is_left_to_us(record, node, refusal):
             return False
         takes_without = self._answers.takes_without
         return not takes_without(record, node, evicted) and takes_without(record, node, (*evicted, *remaining))
@@ -103,15 +104,14 @@ class AlignmentPreemption:
         if any(fits[name] for name, refusal in opposing if refusal is None):
             return question, []
         return question, [
-            name
-            for name, refusal in opposing
-            if refusal is None or self._is_for_devices(question.record, name, refusal)
+            name for name, refusal in opposing if refusal is None or self._is_left_to_us(question.record, name, refusal)
         ]
 
-    def _is_for_devices(self, record: PodRecord, name: str, objection: Objection) -> bool:
-        """Returns whether kube-scheduler would evict no pod from a node that it refuses, because devices are
-        missing."""
-        return objection.verdict == "not now" and self._ledger.gates.shortage(record, name) is not None
+    def _is_left_to_us(self, record: PodRecord, name: str, objection: Objection) -> bool:
+        """Returns whether kube-scheduler would evict no pod from a node that it refuses: it does not see gated pods, and
+        does not evict for devices."""
+        is_left = record.status.is_placeable or self._ledger.gates.shortage(record, name) is not None
+        return objection.verdict == "not now" and is_left
 
     def _preemptable(self, names: Sequence[str], verdicts: Verdicts) -> Iterator[tuple[str, bool]]:
         """Yields the nodes that take the pod as it is or after evictions, and whether they take it as it is."""
@@ -144,6 +144,9 @@ class AlignmentPreemption:
             return False
         if self._ledger.gates.unexamined(kube_scheduler.unexamined(pod.spec)):
             return False
+        if pod.spec.schedulingGates:
+            # kube-scheduler never looks at it, and evicts for it nowhere.
+            return [gate.name for gate in pod.spec.schedulingGates] == [GATE]
         conditions = (pod.status.conditions if pod.status is not None else None) or ()
         return any(
             condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable"

@@ -133,7 +133,8 @@ def _of_gates(view: ClusterView, record: PodRecord) -> Cause | None:
     group, placements = placement_group(record), view.ledger.placements
     if not record.status.is_placeable or not group or placements.begun(group):
         return None
-    return "group" if len(placements.members(group)) < record.demands.group_size else None
+    there = len(placements.members(group)) + placements.ended(group)
+    return "group" if there < record.demands.group_size else None
 
 
 def _cause(verdicts: Sequence[NodeVerdict], nearest: Nearest | None, unexamined: Sequence[str]) -> Cause:

@@ -84,8 +84,8 @@ def next_step(step: NextStep) -> str:
 
 
 def step_of_refused(pod: WaitingPod) -> str:
-    """Returns the next step, "" for a pod that a node takes now."""
-    return "" if pod.fits else next_step(pod.step)
+    """Returns the next step, "" for a pod that a node takes now and that nothing else keeps waiting."""
+    return "" if pod.fits and pod.step.way in ("retry", "retry, unreported", "see the events") else next_step(pod.step)
 
 
 def _amount(step: NextStep, amount: int) -> str:

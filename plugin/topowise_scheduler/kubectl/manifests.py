@@ -16,6 +16,7 @@ import msgspec
 
 from topowise import pods
 from topowise.errors import ParseError, SourceError
+from topowise.placement import GATE
 from topowise_scheduler.kubectl import objects, selection, validation
 from topowise_scheduler.kubectl.objects import Json
 from topowise_scheduler.kubectl.source import Kubectl, documents
@@ -117,7 +118,7 @@ def waiting(options: argparse.Namespace, existing: Iterable[Pod]) -> tuple[list[
     pods_ = [
         pod
         for pod in existing
-        if not (pod.spec.nodeName or pod.is_terminal or pod.metadata.deletionTimestamp or pod.spec.schedulingGates)
+        if not (pod.spec.nodeName or pod.is_terminal or pod.metadata.deletionTimestamp or _is_gated_by_others(pod))
         and namespace in ("", pod.metadata.namespace or "default")
     ]
     pods_.sort(key=lambda pod: (pod.metadata.creationTimestamp or "", pod.metadata.namespace, pod.metadata.name))
@@ -127,6 +128,12 @@ def waiting(options: argparse.Namespace, existing: Iterable[Pod]) -> tuple[list[
     ]
     where = f"namespace {namespace}; -A is for all namespaces" if namespace else "any namespace"
     return workloads, [] if workloads else [f"note: no pod waits for a node in {where}"]
+
+
+def _is_gated_by_others(pod: Pod) -> bool:
+    """Returns whether the pod has gates, and none of them is this project's."""
+    gates = pod.spec.schedulingGates or ()
+    return bool(gates) and all(gate.name != GATE for gate in gates)
 
 
 def read(files: Sequence[str], namespace: str, kubectl: Kubectl | None = None) -> tuple[list[Workload], list[str]]:
