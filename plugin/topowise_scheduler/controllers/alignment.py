@@ -108,8 +108,8 @@ class AlignmentPreemption:
         ]
 
     def _is_left_to_us(self, record: PodRecord, name: str, objection: Objection) -> bool:
-        """Returns whether kube-scheduler would evict no pod from a node that it refuses: it sees no gated pods, and does
-        not evict for devices."""
+        """Returns whether kube-scheduler evicts no pod from a node that it refuses: it sees no gated pods, and evicts
+        none for devices."""
         is_left = record.status.is_placeable or self._ledger.gates.shortage(record, name) is not None
         return objection.verdict == "not now" and is_left
 
