@@ -60,6 +60,8 @@ _IDLE_S: Final = 0.01
 _TIMEOUT_S: Final = 2.0
 # Concurrent writes: an API server answers each in some milliseconds.
 _WRITES: Final = 16
+# What an option has prepared for a pod lasts so long (prebind.py of steering).
+_KEPT_S: Final = 10.0
 # After a change of the leader: longer than a write takes, so that its event is seen before anything is decided.
 _SETTLING_S: Final = 2 * _TIMEOUT_S
 # A pod that was refused in this version is not tried again for so long: other pods come first meanwhile. A step of an
@@ -182,10 +184,21 @@ class Placer:
                         self._ledger.retract(write.record.uid, pause=_PREPARED_S)
                         return False
                 is_written = self._is_booked(write) and await self._written_or_set_aside(write)
+                if is_written:
+                    await self._until_bound(record.uid)
                 return is_written
             finally:
                 for step in prepared if not is_written else ():
                     await step.unreserve(record, write.node)
+
+    async def _until_bound(self, uid: str) -> None:
+        """Waits until a prepared pod is bound: its kubelet would give the labels of the next pod to this pod. The step
+        of the next pod waits for pods that are bound and not admitted."""
+        until = self._clock() + _KEPT_S
+        while True:
+            if uid not in self._ledger.placements or self._clock() >= until:
+                return
+            await asyncio.sleep(_IDLE_S)
 
     def _book_again(self, node: str, record: PodRecord) -> str:
         """Books a pod as it is now expected on its node. Returns "", as its kubelet takes it."""
