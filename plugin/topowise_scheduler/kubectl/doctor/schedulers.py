@@ -14,7 +14,7 @@ from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 COMPONENT: Final = "scheduler"
 PATH: Final = own_pods.path(COMPONENT)
-_WITHOUT: Final = "while it is down, gated pods wait; kube-scheduler schedules none, unless the extender is ignorable"
+_WITHOUT: Final = "while it is down, kube-scheduler schedules no pods, unless the extender is ignorable"
 _SILENT_S: Final = 60.0
 _MOST_NAMES: Final = 3
 
