@@ -361,6 +361,15 @@ def test_the_kube_scheduler_has_the_roles_of_the_clusters_own(default: Any) -> N
     assert resource_names(lease) == [["topowise-scheduler"]]
 
 
+def test_an_account_that_service_and_kube_scheduler_share_has_the_roles_of_both(render: Any) -> None:
+    account = "scheduler.kubeScheduler.serviceAccount"
+    objects = render("", f"{account}.name=topowise-scheduler", f"{account}.create=false")
+    names = [role["metadata"]["name"] for role in objects.kinds("Role")]
+    assert len(set(names)) == len(names)
+    kept = {("Role", name, "topowise-system") for name in ("topowise-kube-scheduler", "topowise-scheduler")}
+    assert kept <= bound(objects, "topowise-scheduler")
+
+
 def bound(objects: Any, account: str) -> set[tuple[str, str, str]]:
     """Kind and name of each role that an account has, and the namespace in which."""
     return {

@@ -39,7 +39,7 @@ def test_charts_are_installed_into_a_namespace_that_is_there(page: Path) -> None
         if words[:2] == ["helm", "install"]:
             assert option(words, "--namespace") == NAMESPACE, words
             assert is_made or "--create-namespace" in words, words
-        if words[:3] == ["kubectl", "label", "namespace"]:
+        if words[:4] == ["kubectl", "label", "namespace", NAMESPACE]:
             # A namespace that an earlier line or Helm creates.
             assert is_made or page in (CHART / "README.md",), words
         if any(re.fullmatch(r"deploy(ment)?/topowise-scheduler|daemonset/topowise-exporter", word) for word in words):
