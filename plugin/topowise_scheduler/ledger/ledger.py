@@ -137,6 +137,12 @@ class Ledger:
             self._put_pending(record)
             return
         self.stop_waiting(uid)
+        placement = self.placements.of(uid)
+        if placement is not None and placement.node == record.node:
+            # Its label was acknowledged before its gate was opened, and no API object says so.
+            node_state = self.node_states.of(record.node)
+            entry = None if node_state is None else node_state.history.entry(uid)
+            record = record if entry is None else record.steered_as(entry.record)
         self._end_placement(record)
         if record.status.stage == "ended":
             self._put_ended(record, is_news=is_news)

@@ -10,7 +10,9 @@ import pytest
 
 from placing import GATED, Placing
 from scheduling import configuration, counts, decoded, machine, pod, topology_of
+from steering_pods import requiring
 from topowise.placement import GATE, GROUP, GROUP_SIZE, PLACED_ON
+from topowise.steering import RESOURCE
 from topowise_scheduler.controllers.placement.writing import patch
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.pods.pod_states import State
@@ -391,3 +393,23 @@ def test_a_burst_gets_the_nodes_that_one_answer_after_the_other_would_give(seed:
     first = nodes(anew=False)
     random_.setstate(state)
     assert nodes(anew=True) == first
+
+
+def test_a_steered_pod_is_expected_on_its_numa_node_after_the_bind_too() -> None:
+    placing = Placing()
+    placing.service.report(topology_of(machine(), configuration(), Kubelet(machine(), configuration()), "1"))
+    placing.node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", RESOURCE: "512"})
+
+    def expected() -> int | None:
+        state = placing.ledger.node_states.of("n1")
+        entry = None if state is None else state.history.entry("uid-a")
+        assert entry is not None
+        return entry.record.steered
+
+    document = requiring("a", 1, "1")
+    placing.put("a", containers=document["spec"]["containers"], annotations=document["metadata"]["annotations"])
+    (write,) = placing.next()
+    assert placing.apply(write)
+    assert expected() == 1
+    placing.bind("a", "n1")
+    assert expected() == 1
