@@ -45,6 +45,8 @@ _ONLY = os.environ.get("THROUGHPUT_ONLY", "")
 # The number of pods that fit before any kubelet has reported a placement.
 _PODS = 1000
 _AT_ONCE = 50
+# Pods that are created one after the other.
+_SINGLE = 60
 # The hollow kubelets share the cores with the measured processes: an idle kubelet does nothing.
 _REPORTING = Reporting(wait=(0.2, 0.5), lag=(0.0, 0.05), interval=3600.0)
 
@@ -217,3 +219,25 @@ async def test_pods_per_second(
             if case.extenders is None or case.gated:
                 await cluster.assert_all_well()
             cluster.refusals.clear()
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "placed by topowise"])
+async def test_seconds_of_a_single_pod(
+    plane: ControlPlane, tmp_path: Path, gated: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """How long a pod waits for its bind while nothing else happens."""
+    random, sent = Random(5), {}
+    async with Cluster(plane, tmp_path, strict_nodes(SIZES[0]), extenders=[], gated=gated) as cluster:
+        cluster.fleet.hold()
+        await asyncio.sleep(3.0)
+        for number in range(_SINGLE):
+            document = pod(number, random)
+            sent[document["metadata"]["name"]] = time.monotonic()
+            await cluster.create(document)
+            await asyncio.sleep(0.3)
+        waits = sorted(at - sent[item.metadata.name] for at, _, item in cluster.fleet.held if item.spec.nodeName)
+        cluster.fleet.release()
+        with capsys.disabled():
+            p50, p99 = (1000 * waits[len(waits) * share // 100] for share in (50, 99))
+            print(f"\n  {SIZES[0]} nodes, gated {gated}: p50 {p50:.0f} ms, p99 {p99:.0f} ms", end="")  # noqa: T201
+        assert len(waits) == _SINGLE
