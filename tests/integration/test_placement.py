@@ -19,6 +19,7 @@ from topowise.kube.reflector import Reflector
 from topowise.placement import GATE, GROUP, GROUP_SIZE, PLACED_ON
 from topowise_scheduler.controllers.placement import Placer
 from topowise_scheduler.ledger.watch import _Pods
+from topowise_scheduler.report.predicted_annotation import numa_nodes
 
 pytestmark = pytest.mark.own_time
 
@@ -77,6 +78,8 @@ async def test_pods_are_placed_by_as_few_writes_as_the_form_needs(server: ApiSer
     pod = await cluster.read("a")
     assert pod["status"].get("nominatedNodeName") == (None if form == "required" else "n1")
     assert ("affinity" in pod["spec"]) == (form == "required")
+    # The pod itself tells where its kubelet is expected to put it, as after a bind by the extender.
+    assert numa_nodes(pod["metadata"]["annotations"]) == ((0,) if form == "required" else None)
 
 
 @pytest.mark.parametrize("status", [403, 429, 500, 503])

@@ -30,6 +30,7 @@ from topowise_scheduler.ledger.pods.exporter_pods import ExporterPods, ExporterS
 from topowise_scheduler.ledger.pods.pod_states import NOWHERE, PodState, State, bound
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.reservations import Reservations
+from topowise_scheduler.report import predicted_annotation
 from topowise_scheduler.verdicts.engine import Engine
 from topowise_scheduler.verdicts.inter_pod import InterPodIndex
 
@@ -183,6 +184,14 @@ class Ledger:
         """Returns the pods that are assigned to a node."""
         node_state = self.node_states.of(name)
         return [] if node_state is None else [entry.record for entry in node_state.history.bound()]
+
+    def predicted(self, uid: str, name: str) -> dict[str, str]:
+        """Returns the annotation with the predicted allocation of a pod on a node, none if it is expected to get
+        nothing of its own."""
+        state = self.node_states.of(name)
+        if state is None or state.kubelet is None or state.report is None or uid not in state.kubelet.active:
+            return {}
+        return predicted_annotation.for_binding(state.kubelet, uid, has_ids=state.report.precision == "exact")
 
     def unadmitted(self, name: str, resource: str) -> set[str]:
         """Returns the UIDs of the pods that are bound to a node and request a resource, and whose admission by the

@@ -77,6 +77,7 @@ _LOOK_S: Final = 1.0
 _WELL_KNOWN: Final = ("kueue.x-k8s.io/",)
 _OTHERS_S: Final = 30.0
 _JOB: Final = "Job"
+_NO_ANNOTATION: Final[Mapping[str, str]] = {}
 _TOLD_BYTES: Final = 1 << 20
 
 
@@ -222,11 +223,13 @@ class Placer:
             if not answer:
                 return False
             version = answer
+        # A nominated pod may be bound elsewhere.
+        predicted = self._ledger.predicted(record.uid, write.node) if write.form == "required" else _NO_ANNOTATION
         try:
             await self._api.request(
                 "PATCH",
                 paths.pod(record.namespace, record.name),
-                body=msgspec.json.encode(patch(write, version)),
+                body=msgspec.json.encode(patch(write, version, predicted)),
                 content_type=MERGE_PATCH,
                 timeout=_TIMEOUT_S,
             )
@@ -327,10 +330,11 @@ def _requires(spec: Mapping[str, Any], node: str) -> bool:
     return any(field["key"] == "metadata.name" and field.get("values") == [node] for field in fields)
 
 
-def patch(write: Write, version: str) -> dict[str, Any]:
-    """Returns the merge patch that names the node and removes the gate from a pod in this version."""
+def patch(write: Write, version: str, predicted: Mapping[str, str] = _NO_ANNOTATION) -> dict[str, Any]:
+    """Returns the merge patch that names the node and removes the gate from a pod in this version. `predicted` is the
+    annotation with its predicted allocation."""
     record = write.record
-    annotations = {PLACED_ON: write.node}
+    annotations = {PLACED_ON: write.node, **predicted}
     if write.decision:
         annotations[DECISION] = write.decision
     gates = [{"name": name} for name in record.status.gates if name != GATE]

@@ -28,7 +28,6 @@ from topowise_scheduler.explain import refusal_texts
 from topowise_scheduler.ledger.gates.option import PreBind
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.pods.records import PodRecord, Records
-from topowise_scheduler.report import predicted_annotation
 from topowise_scheduler.serve.extender import wire
 from topowise_scheduler.serve.extender.replies import BadRequestError, NotReady, Observer, Reply
 
@@ -169,18 +168,10 @@ class Binder:
             {
                 "apiVersion": "v1",
                 "kind": "Binding",
-                "metadata": {**metadata, "annotations": self._prediction(args)},
+                "metadata": {**metadata, "annotations": self._ledger.predicted(args.PodUID, args.Node)},
                 "target": {"apiVersion": "v1", "kind": "Node", "name": args.Node},
             }
         )
-
-    def _prediction(self, args: wire.ExtenderBindingArgs) -> dict[str, str]:
-        state = self._ledger.node_states.of(args.Node)
-        if state is None or state.kubelet is None or state.report is None:
-            return {}
-        if args.PodUID not in state.kubelet.active:
-            return {}
-        return predicted_annotation.for_binding(state.kubelet, args.PodUID, has_ids=state.report.precision == "exact")
 
     def _keep_reservation(self, record: PodRecord, node: str) -> None:
         """The pod may be bound: its reservation stays until its next event, or until the reservation expires."""
