@@ -1,4 +1,4 @@
-"""README's three lines fit together: what is built and loaded is what the chart asks for, and nothing pulls it."""
+"""README's four lines fit together: what is built and loaded is what the chart asks for, and nothing pulls it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from pathlib import Path
 import yaml
 
 from topowise import __version__
+from topowise.placement import ENABLED, GATE
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-def test_three_lines_install_from_a_checkout_without_a_registry() -> None:
+def test_four_lines_install_from_a_checkout_without_a_registry() -> None:
     text = (REPOSITORY / "README.md").read_text()
     (block,) = [part for part in re.findall(r"```console\n(.*?)```", text, re.DOTALL) if "make load" in part]
-    images, load, install = (shlex.split(line.removeprefix("$ "), comments=True) for line in block.splitlines())
+    images, load, install, label = (shlex.split(line.removeprefix("$ "), comments=True) for line in block.splitlines())
     assert (images, load) == (["make", "images"], ["make", "load"])
+    assert label[:3] == ["kubectl", "label", "namespace"] and label[4] == f"{GATE}={ENABLED}"
     assert install[:4] == ["helm", "install", "topowise", "charts/topowise"]
     recipes = (REPOSITORY / "Makefile").read_text()
     assert "-m images build" in recipes and "-m images load" in recipes
