@@ -36,7 +36,7 @@ _MOST_EXPORTERS: Final = 256
 _STALE_S: Final = 60.0
 _SAMPLE: Final = re.compile(r"topowise_exporter_(\w+?)(?:\{(.*)\})? (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,2})?)")
 SCHEDULER: Final = "scheduler"
-_WITHOUT_SCHEDULER: Final = "while it is down, kube-scheduler schedules no pods, unless the extender is ignorable"
+_WITHOUT_SCHEDULER: Final = "while it is down, gated pods wait, and so do all pods of an extender that is not ignorable"
 _SILENT_S: Final = 60.0
 _MOST_NAMES: Final = 3
 

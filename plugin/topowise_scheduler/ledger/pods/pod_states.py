@@ -1,7 +1,7 @@
 """Where each pod is or is expected: one map, and one function that moves a pod in it.
 
 Invariant: a pod is reserved, assumed or bound on at most one node, and nominated for at most one node. kube-scheduler
-separates the two in the same way: cache.podStates and the nominator. The bookings of a node follow from these states
+separates the two in the same way: cache.podStates and its nominator. The bookings of a node follow from these states
 alone. So every change goes through `PodStates.move`, which returns what it means for each node.
 """
 
