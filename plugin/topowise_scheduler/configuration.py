@@ -113,19 +113,24 @@ class Steering(Section, frozen=True):
     `httpTimeout` must be 10 s."""
 
 
+DriverName = Annotated[str, msgspec.Meta(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+
+
 class ResourceClaims(Section, frozen=True):
     """Pods with ResourceClaims (DRA), and their CPUs and memory on the NUMA node of the claimed devices;
     docs/how-to/dra.md."""
 
     enabled: bool = False
     """Needs the right to list and watch ResourceSlices, ResourceClaims and DeviceClasses, and to get ResourceClaims."""
+    drivers: Annotated[tuple[DriverName, ...], msgspec.Meta(max_length=32)] = ()
+    """The DRA drivers whose devices this service allocates, in the whole cluster and alone: kube-scheduler is refused.
+    Needs `placement.enabled`, and the rights to patch resourceclaims and their status. Empty: kube-scheduler allocates
+    all devices."""
     alignment: Alignment = "prefer"
     """For pods without the annotation `topowise.io/claim-alignment`. `prefer`: nodes on which the pod would be near its
     devices come first. `require`: only such nodes fit."""
     namespaces: Mapping[str, Alignment] = msgspec.field(default_factory=dict)
     """`alignment` of single namespaces."""
-    scheduler_feature_gates: Mapping[str, bool] = msgspec.field(default_factory=dict)
-    """Feature gates of kube-scheduler that are not at their default, such as `DRAListTypeAttributes: true`."""
 
 
 class WaitingPods(Section, frozen=True):
@@ -366,6 +371,11 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     """Metrics and health."""
 
     def __post_init__(self) -> None:
+        if self.resource_claims.drivers and not self.placement.enabled:
+            raise ValueError(
+                "resourceClaims.drivers is set and placement.enabled false, expected placement.enabled: true, because "
+                "devices are allocated only to pods with the scheduling gate"
+            )
         if self.ui.enabled and not self.read_only.port:
             raise ValueError("ui.enabled is true and readOnly.port 0, expected a port for the dashboard")
         listening = {

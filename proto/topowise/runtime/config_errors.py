@@ -56,7 +56,10 @@ REMOVED: Final[Mapping[str, Mapping[str, str]]] = {
         "steering.namespace": "`exporters.namespace`, or the own namespace",
         "steering.wait": "always 2 s",
         "steering.expiry": "always 10 s",
-        "resourceClaims.schedulerMinor": "the version of the API server",
+        "resourceClaims.schedulerMinor": "kube-scheduler's choice of devices is not predicted any more",
+        "resourceClaims.schedulerFeatureGates": (
+            "kube-scheduler's choice of devices is not predicted any more; see `resourceClaims.drivers`"
+        ),
         "requeue.interval": "always 100 ms",
         "requeue.perSecond": "always 20",
         "exporters.podLabels": (

@@ -33,6 +33,8 @@ HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: SchedulerConfiguration\n"
         ("serving: {port: 8080}", "extender.port and serving.port are both 8080"),
         ("grpc: {port: 8081}", "readOnly.port and grpc.port are both 8081"),
         ("ui: {enabled: true}\nreadOnly: {port: 0}", "ui.enabled is true and readOnly.port 0"),
+        ("resourceClaims: {drivers: [gpu.example.com]}", "resourceClaims.drivers is set and placement.enabled false"),
+        ("resourceClaims: {drivers: ['gpu\"']}\nplacement: {enabled: true}", "$.resourceClaims.drivers[0]"),
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, named: str) -> None:
