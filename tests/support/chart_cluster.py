@@ -8,16 +8,18 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from sandbox import controlplane
 from sandbox.apiserver import documents
+from topowise.kube.api import JSON, MERGE_PATCH
 
 Document = dict[str, Any]
 
 NAMESPACE = "topowise-system"
+JSON_PATCH = "application/json-patch+json"
 PLURALS = {
     "Namespace": ("/api/v1", "namespaces"),
     "PriorityClass": ("/apis/scheduling.k8s.io/v1", "priorityclasses"),
@@ -93,12 +95,12 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def installed(documents: Iterable[Document]) -> Iterator[Cluster]:
-    """An API server with rendered objects in it, and the namespace of the chart."""
+def installed(documents: Iterable[Document], *, apis: Sequence[str] = ()) -> Iterator[Cluster]:
+    """An API server with rendered objects in it, and the namespace of the chart; `apis` are served as well."""
     assets = controlplane.assets()
     assert assets is not None
     order = {"Namespace": 0, "CustomResourceDefinition": 1}
-    with controlplane.ControlPlane(assets) as plane:
+    with controlplane.ControlPlane(assets, apis=apis) as plane:
         cluster = Cluster(plane)
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         for document in sorted(documents, key=lambda document: order.get(document["kind"], 2)):
@@ -123,3 +125,24 @@ def eventually(check: Callable[[], Any], within: float = 20.0) -> Any:
             return result
         assert time.monotonic() < deadline, "not within the time"
         time.sleep(0.1)
+
+
+def call(
+    cluster: Cluster, method: str, path: str, body: Any = None, *, query: str = "?dryRun=All", **options: str
+) -> tuple[int, Document]:
+    """The answer to the administrator; a list is a JSON patch. Nothing is kept unless `query` is empty."""
+    content_type = JSON if method != "PATCH" else JSON_PATCH if isinstance(body, list) else MERGE_PATCH
+    return cluster.call(method, path + query, body, content_type=content_type, **options)
+
+
+def owner(kind: str, *, controller: bool = True) -> list[Document]:
+    return [{"apiVersion": "apps/v1", "kind": kind, "name": "x", "uid": f"uid-{kind}", "controller": controller}]
+
+
+def op(path: str, value: Any = None, verb: str = "add") -> Document:
+    return {"op": verb, "path": path, **({} if verb == "remove" else {"value": value})}
+
+
+def key(name: str) -> str:
+    """A key in a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")

@@ -1,15 +1,19 @@
-"""Random clusters with ResourceClaims, and comparison of our allocation with kube-scheduler's allocator.
+"""Random clusters with ResourceClaims, and comparison of our allocations with kube-scheduler's allocator.
 
-`python tests/support/claim_cases.py generate SEED COUNT MINOR` prints cases, a JSON object a line; `compare CASES
-ANSWERS` prints how many of our allocations agree. The answers are lists of the distinct results of the real allocator,
-which a harness calls several times with shuffled slices.
+`python tests/support/claim_cases.py generate SEED COUNT` prints cases, a JSON object a line, and `restrict CASES` the
+cases with the devices alone that we chose. A harness prints the result of the real allocator for each line, and
+`compare CASES ANSWERS RESTRICTED ANSWERS` how many of our allocations it agrees with. `record` with the same arguments
+prints a sample of cases and answers.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,9 +23,8 @@ import msgspec
 from topowise.quantity import nano_value
 from topowise_scheduler.options.claims.allocated import AllocatedDevices
 from topowise_scheduler.options.claims.allocator import Allocation, NoFit, Unknown, allocate
-from topowise_scheduler.options.claims.features import Features, features_of
 from topowise_scheduler.options.claims.inventory import Inventory
-from topowise_scheduler.options.claims.objects import decode_claim, decode_class, decode_slice
+from topowise_scheduler.options.claims.objects import DeviceID, decode_claim, decode_class, decode_slice
 from topowise_scheduler.options.claims.selectors import Selectors
 from topowise_scheduler.options.claims.work import Work
 from topowise_scheduler.verdicts.kube_scheduler import Node
@@ -29,65 +32,52 @@ from topowise_scheduler.verdicts.kube_scheduler import Node
 Case = dict[str, Any]
 Json = dict[str, Any]
 
-_GATES = {
-    "AdminAccess": "DRAAdminAccess",
-    "ConsumableCapacity": "DRAConsumableCapacity",
-    "DeviceBindingAndStatus": "DRADeviceBindingConditions",
-    "DeviceTaints": "DRADeviceTaints",
-    "PartitionableDevices": "DRAPartitionableDevices",
-    "PrioritizedList": "DRAPrioritizedList",
-}
-_DEFAULTS = {
-    34: ("AdminAccess", "PrioritizedList"),
-    35: ("AdminAccess", "PrioritizedList"),
-    36: tuple(_GATES),
-}
 _DRIVERS = ("gpu.example.com", "nic.example.com", "fpga.example.org")
 _ATTRIBUTES = ("numa", "model", "healthy", "version", "lane")
 _PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 
 
-def case(random: Random, minor: int) -> Case:
-    """A node, the cluster's slices and classes, and the claims of a pod."""
-    features = dict.fromkeys(_GATES, False) | dict.fromkeys(_DEFAULTS[minor], True)
-    if random.random() < 0.3:
-        changeable = {34: ("DeviceTaints", "PrioritizedList", "AdminAccess")}.get(minor)
-        changeable = changeable or ("DeviceTaints", "PartitionableDevices", "PrioritizedList", "AdminAccess")
-        changeable += ("ConsumableCapacity", "DeviceBindingAndStatus") if minor == 36 else ()
-        for name in random.sample(changeable, random.randint(1, 2)):
-            features[name] = not features[name]
+def case(random: Random) -> Case:
+    """A node, the cluster's slices and classes, and the claims of a pod. `lists`: attributes may be lists; `ranks` is
+    how devices are ranked."""
+    lists = random.random() < 0.3
     drivers = random.sample(_DRIVERS, random.choice((1, 1, 2, 3)))
-    slices = [item for driver in drivers for item in _pools(random, driver, features)]
+    slices = [item for driver in drivers for item in _pools(random, driver, lists)]
     random.shuffle(slices)
     classes = [_class(random, driver, number) for number, driver in enumerate(drivers * 2)]
     names = [item["metadata"]["name"] for item in classes]
-    claims = [_claim(random, f"claim-{index}", names, drivers) for index in range(random.choice((1, 1, 1, 2, 3)))]
+    claims = [claim(random, f"claim-{index}", names, drivers) for index in range(random.choice((1, 1, 1, 2, 3)))]
     return {
-        "minor": minor,
-        "features": features,
         "node": {"metadata": {"name": "n1", "labels": {"zone": "a", "kubernetes.io/hostname": "n1"}}},
         "slices": slices,
         "classes": classes,
+        "drivers": drivers,
         "claims": claims,
         "allocated": _allocated(random, slices),
-        "shuffles": 1 if features["ConsumableCapacity"] or features["DeviceBindingAndStatus"] else 16,
+        "lists": lists,
+        "ranks": random.choice(("none", "none", "numa", "numa", "random", "numa or not at all")),
     }
 
 
-def _pools(random: Random, driver: str, features: dict[str, bool]) -> list[Json]:
+def _pools(random: Random, driver: str, lists: bool) -> list[Json]:
     """The slices of one to three pools of a driver."""
     slices: list[Json] = []
     for number in range(random.choice((1, 1, 1, 2, 3))):
         kind = random.choice(("node", "node", "node", "node", "other", "shared", "selector", "per device", "counters"))
-        slices += _slices(random, driver, f"{kind.replace(' ', '-')}-{number}", kind)
+        slices += _slices(random, driver, f"{kind.replace(' ', '-')}-{number}", kind, lists)
         if random.random() < 0.06:
             slices += _slices(
-                random, driver, f"{kind.replace(' ', '-')}-{number}", kind, generation=random.choice((0, 0, 2, 2, 1))
+                random,
+                driver,
+                f"{kind.replace(' ', '-')}-{number}",
+                kind,
+                lists,
+                generation=random.choice((0, 0, 2, 2, 1)),
             )
     return slices
 
 
-def _slices(random: Random, driver: str, pool: str, kind: str, generation: int = 1) -> list[Json]:
+def _slices(random: Random, driver: str, pool: str, kind: str, lists: bool, generation: int = 1) -> list[Json]:
     prefix = driver.partition(".")[0]
     slices: list[Json] = []
     number = random.choice((1, 1, 1, 2)) if kind != "counters" else random.choice((1, 2))
@@ -96,7 +86,7 @@ def _slices(random: Random, driver: str, pool: str, kind: str, generation: int =
     for _ in range(number):
         devices = []
         for index in range(first, first + random.randint(2, 8)):
-            device = _device(random, f"{prefix}-{index}", counted)
+            device = _device(random, f"{prefix}-{index}", counted, lists)
             if kind == "per device":
                 device |= random.choice(
                     ({"nodeName": "n1"}, {"nodeName": "n2"}, {"allNodes": True}, _zone("a"), _zone("b"))
@@ -140,18 +130,20 @@ def _counter_sets(random: Random) -> list[Json]:
     ]
 
 
-def _device(random: Random, name: str, counted: list[Json]) -> Json:
+def _device(random: Random, name: str, counted: list[Json], lists: bool) -> Json:
     device: Json = {"name": name}
     attributes: Json = {}
     for attribute in _ATTRIBUTES:
         if random.random() < (0.97 if attribute in ("numa", "model") else 0.7):
             attributes[attribute] = _attribute(random, attribute)
+            if lists and random.random() < 0.4:
+                attributes[attribute] = _list(random, attribute)
     if random.random() < 0.7:
         attributes[_PCIE_ROOT] = {"string": f"pci0000:0{random.randint(0, 2)}"}
     if attributes:
         device["attributes"] = attributes
     if random.random() < 0.8:
-        device["capacity"] = {"memory": {"value": random.choice(("10Gi", "40Gi", "80Gi", "40960Mi"))}}
+        device["capacity"] = {"memory": {"value": random.choice(("10Gi", "40Gi", "80Gi", "40G"))}}
     if counted and random.random() < 0.85:
         device["consumesCounters"] = [
             {
@@ -165,6 +157,8 @@ def _device(random: Random, name: str, counted: list[Json]) -> Json:
         device["taints"] = [_taint(random) for _ in range(random.choice((1, 1, 2)))]
     if random.random() < 0.05:
         device |= {"bindsToNode": True, "bindingConditions": ["ready"], "bindingFailureConditions": ["broken"]}
+    if random.random() < 0.002:
+        device["nodeAllocatableResourceMappings"] = {"cpu": {"allocationMultiplier": "1"}}
     if random.random() < 0.15:
         device["allowMultipleAllocations"] = True
         for capacity in device.get("capacity", {}).values():
@@ -192,6 +186,12 @@ def _attribute(random: Random, name: str) -> Json:
         "version": lambda: {"version": random.choice(("1.2.3", "1.10.0", "2.0.0-rc.1", "2.0.0"))},
         "lane": lambda: {"int": random.randint(0, 5)},
     }[name]()
+
+
+def _list(random: Random, name: str) -> Json:
+    ((kind, _),) = _attribute(random, name).items()
+    values = [value for _ in range(random.randint(1, 3)) for value in _attribute(random, name).values()]
+    return {f"{kind}s": list(dict.fromkeys(values))}
 
 
 def _taint(random: Random) -> Json:
@@ -226,6 +226,7 @@ def _selector(random: Random, driver: str) -> str:
             f"{capacity}.memory.asInteger() > 20000000000",
             f'["numa", "lane"].exists(k, k in {attribute})',
             "size(device.attributes) > 0",
+            f"{attribute}.?numa.orValue(0) != 5",
         )
     )
 
@@ -239,7 +240,14 @@ def _selectors(random: Random, driver: str, probability: float) -> Json:
 def _class(random: Random, driver: str, number: int) -> Json:
     selectors = [{"cel": {"expression": f'device.driver == "{driver}"'}}] if random.random() < 0.85 else []
     selectors += _selectors(random, driver, 0.15).get("selectors", [])
-    return {"metadata": {"name": f"class-{number}"}, "spec": {"selectors": selectors} if selectors else {}}
+    spec: Json = {"selectors": selectors} if selectors else {}
+    if random.random() < 0.3:
+        spec["config"] = [_config(random, driver) for _ in range(random.randint(1, 2))]
+    return {"metadata": {"name": f"class-{number}"}, "spec": spec}
+
+
+def _config(random: Random, driver: str) -> Json:
+    return {"opaque": {"driver": driver, "parameters": {"kind": "Config", "share": random.randint(1, 9), "of": [1.5]}}}
 
 
 def _request(random: Random, classes: list[str], drivers: list[str]) -> Json:
@@ -249,7 +257,7 @@ def _request(random: Random, classes: list[str], drivers: list[str]) -> Json:
     if random.random() < 0.12:
         request["allocationMode"] = "All"
     else:
-        request |= {"allocationMode": "ExactCount", "count": random.choice((1, 1, 1, 1, 1, 2, 2, 3, 4, 12))}
+        request |= {"allocationMode": "ExactCount", "count": random.choice((1, 1, 1, 1, 1, 1, 2, 2, 3, 8))}
     if random.random() < 0.2:
         request["tolerations"] = [
             random.choice(
@@ -267,7 +275,8 @@ def _request(random: Random, classes: list[str], drivers: list[str]) -> Json:
     return request
 
 
-def _claim(random: Random, name: str, classes: list[str], drivers: list[str]) -> Json:
+def claim(random: Random, name: str, classes: list[str], drivers: list[str]) -> Json:
+    """A claim of devices of the classes, which are of these drivers in turn."""
     requests: list[Json] = []
     for index in range(random.choice((1, 1, 2, 2, 3))):
         if random.random() < 0.2:
@@ -284,6 +293,11 @@ def _claim(random: Random, name: str, classes: list[str], drivers: list[str]) ->
     spec: Json = {"requests": requests}
     if random.random() < 0.4:
         spec["constraints"] = [_constraint(random, requests, drivers) for _ in range(random.choice((1, 1, 2)))]
+    if random.random() < 0.3:
+        spec["config"] = [
+            _config(random, drivers[0]) | ({"requests": _some_of(random, requests)} if random.random() < 0.6 else {})
+            for _ in range(random.randint(1, 2))
+        ]
     return {"metadata": {"name": name, "namespace": "default"}, "spec": {"devices": spec}}
 
 
@@ -294,12 +308,14 @@ def _constraint(random: Random, requests: list[Json], drivers: list[str]) -> Jso
         attribute = f"{drivers[0]}/{random.choice(('lane', 'model', 'numa'))}"
     constraint: Json = {kind: attribute}
     if random.random() < 0.5:
-        names = [request["name"] for request in requests]
-        names += [
-            f"{request['name']}/{sub['name']}" for request in requests for sub in request.get("firstAvailable", ())
-        ]
-        constraint["requests"] = random.sample(names, random.randint(1, min(2, len(names))))
+        constraint["requests"] = _some_of(random, requests)
     return constraint
+
+
+def _some_of(random: Random, requests: list[Json]) -> list[str]:
+    names = [request["name"] for request in requests]
+    names += [f"{request['name']}/{sub['name']}" for request in requests for sub in request.get("firstAvailable", ())]
+    return random.sample(names, random.randint(1, min(2, len(names))))
 
 
 def _allocated(random: Random, slices: list[Json]) -> list[Json]:
@@ -334,104 +350,201 @@ def _allocated(random: Random, slices: list[Json]) -> list[Json]:
     ]
 
 
-def features(item: Case) -> Features:
-    """The features of a case."""
-    return features_of(item["minor"], {_GATES[name]: flag for name, flag in item["features"].items()})
+class Run:
+    """A case as our allocator has it. `ranks` replaces how its devices are ranked."""
+
+    def __init__(self, item: Case, selectors: Selectors | None = None, ranks: str | None = None) -> None:
+        encode = msgspec.json.encode
+        self.inventory = Inventory()
+        for resource_slice in item["slices"]:
+            self.inventory.put(decode_slice(encode(resource_slice)))
+        self.classes = {one.name: one for one in (decode_class(encode(raw)) for raw in item["classes"])}
+        self.allocated = AllocatedDevices()
+        for raw in item["allocated"]:
+            allocation = decode_claim(encode(raw)).status.allocation
+            assert allocation is not None
+            self.allocated.add(allocation.devices.results or ())
+        metadata = item["node"]["metadata"]
+        labels = dict(metadata["labels"])
+        self.node = Node(metadata["name"], hostname=labels.pop("kubernetes.io/hostname"), labels=labels)
+        self.claims = [decode_claim(encode(raw)) for raw in item["claims"]]
+        self.selectors = selectors or Selectors()
+        self._rank = _rank(item, item["ranks"] if ranks is None else ranks)
+
+    def allocate(self) -> Allocation | NoFit | Unknown:
+        """Our result."""
+        return allocate(
+            self.node,
+            self.claims,
+            self.inventory,
+            self.classes,
+            self.allocated,
+            self.selectors,
+            Work(),
+            self._rank,
+        )
 
 
-def predicted(item: Case, selectors: Selectors | None = None) -> Allocation | NoFit | Unknown:
-    """Our result for a case."""
-    encode = msgspec.json.encode
-    inventory = Inventory()
-    for resource_slice in item["slices"]:
-        inventory.put(decode_slice(encode(resource_slice)))
-    classes = {one.name: one for one in (decode_class(encode(raw)) for raw in item["classes"])}
-    allocated = AllocatedDevices()
-    for raw in item["allocated"]:
-        allocation = decode_claim(encode(raw)).status.allocation
-        assert allocation is not None
-        allocated.add(allocation.devices.results or ())
-    metadata = item["node"]["metadata"]
-    labels = dict(metadata["labels"])
-    node = Node(metadata["name"], hostname=labels.pop("kubernetes.io/hostname"), labels=labels)
-    claims = [decode_claim(encode(raw)) for raw in item["claims"]]
-    return allocate(node, claims, inventory, classes, allocated, features(item), selectors or Selectors(), Work())
+def _rank(item: Case, ranks: str) -> Callable[[DeviceID], int | None]:
+    if ranks == "none":
+        return lambda device: 0
+    if ranks == "random":
+        return lambda device: Random(f"{device}").choice((0, 0, 1, 2, None))
+    numa = {
+        (spec["driver"], spec["pool"]["name"], device["name"]): device.get("attributes", {}).get("numa", {}).get("int")
+        for spec in (raw["spec"] for raw in item["slices"])
+        for device in spec.get("devices", ())
+    }
+    other = None if ranks == "numa or not at all" else 1
+    return lambda device: 0 if numa.get(device) == 0 else other
 
 
-def verdict(item: Case, answers: list[Json], ours: Allocation | NoFit | Unknown) -> str:
-    """Returns "equal", "different", or "unknown: " with our reason."""
-    if isinstance(ours, Unknown):
-        return f"unknown: {ours.feature}"
-    is_sorted = features(item).is_sorted
-    texts = {json.dumps(_normal(answer, is_sorted), sort_keys=True) for answer in answers}
-    return "equal" if texts == {json.dumps(_normal(_answer(ours), is_sorted), sort_keys=True)} else "different"
+def restricted(item: Case, allocation: Allocation) -> Case:
+    """The case with the chosen devices alone, and the counters that other devices leave.
 
-
-def _answer(ours: Allocation | NoFit) -> Json:
-    if isinstance(ours, NoFit):
-        return {"fit": False, "error": ours.reason if ours.ends_attempt else ""}
-    claims = [
-        [
-            {
-                "request": device.request,
-                **device.id._asdict(),
-                "admin": device.admin_access,
-                "consumed": device.consumed,
-            }
-            for device in claim
-        ]
-        for claim in ours.claims
-    ]
-    return {"fit": True, "claims": claims}
-
-
-def _normal(answer: Json, is_sorted: bool) -> object:
-    if not answer["fit"]:
-        return "panic" if answer.get("panic") else "error" if answer.get("error") and not answer.get("node") else "none"
-    claims = []
-    for claim in answer["claims"]:
-        devices = [
-            [
-                device["request"],
-                device["driver"],
-                device["pool"],
-                device["device"],
-                bool(device.get("admin")),
-                {name: _nano(amount) for name, amount in (device.get("consumed") or {}).items()},
+    What all devices are that an alternative asks for is another question then, so alternatives for all devices are
+    left out before the one that we chose.
+    """
+    run = Run(item)
+    chosen = {result.id for claim in allocation.claims for result in claim.devices.results or ()}
+    pools = {pool.id: pool for pool in run.inventory.pools(run.node)}
+    where = {device.id: device.stored.name for pool in pools.values() for device in pool.devices}
+    slices: list[Json] = []
+    for raw in deepcopy(item["slices"]):
+        spec, name = raw["spec"], raw["metadata"]["name"]
+        pool = (spec["driver"], spec["pool"]["name"])
+        used = {where[device] for device in chosen if device[:2] == pool}
+        generations = [one["spec"]["pool"]["generation"] for one in item["slices"] if one["metadata"]["name"] in used]
+        if spec["pool"]["generation"] not in generations:
+            continue
+        if "devices" in spec:
+            spec["devices"] = [
+                device
+                for device in spec["devices"]
+                if where.get(DeviceID(*pool, device["name"])) == name and DeviceID(*pool, device["name"]) in chosen
             ]
-            for device in claim
-        ]
-        claims.append(devices if is_sorted else sorted(devices, key=str))
-    return claims
+        if spec.get("devices") or spec.get("sharedCounters"):
+            _leave_counters(spec, item, chosen, spec["pool"]["generation"])
+            slices.append(raw)
+    for raw in slices:
+        pool = raw["spec"]["pool"]
+        same = [one for one in slices if one["spec"]["driver"] == raw["spec"]["driver"]]
+        pool["resourceSliceCount"] = sum(one["spec"]["pool"]["name"] == pool["name"] for one in same)
+    claims = deepcopy(item["claims"])
+    for claim, allocated in zip(claims, allocation.claims, strict=True):
+        names = {result.request for result in allocated.devices.results or ()}
+        for request in claim["spec"]["devices"]["requests"]:
+            request["firstAvailable"] = list(_alternatives(request, names))
+    return item | {"slices": slices, "claims": claims, "ranks": "none"}
 
 
-def _nano(amount: str | int) -> int:
-    return amount if isinstance(amount, int) else nano_value(amount)
+def _alternatives(request: Json, chosen: set[str]) -> Iterator[Json]:
+    for alternative in request.get("firstAvailable", ()):
+        is_chosen = f"{request['name']}/{alternative['name']}" in chosen
+        if is_chosen or alternative["allocationMode"] != "All":
+            yield alternative
+        if is_chosen:
+            return
+
+
+def _leave_counters(spec: Json, item: Case, chosen: set[DeviceID], generation: int) -> None:
+    """Takes what allocated devices consume, which are left out, from the counters of a slice."""
+    taken = {
+        (result["driver"], result["pool"], result["device"])
+        for claim in item["allocated"]
+        for result in claim["status"]["allocation"]["devices"]["results"]
+        if not result.get("adminAccess")
+    } - chosen
+    sets = {one["name"]: one["counters"] for one in spec.get("sharedCounters", ())}
+    for other in (raw["spec"] for raw in item["slices"]):
+        pool = other["pool"]
+        if (other["driver"], pool["name"], pool["generation"]) != (spec["driver"], spec["pool"]["name"], generation):
+            continue
+        for device in other.get("devices", ()):
+            if (other["driver"], pool["name"], device["name"]) not in taken:
+                continue
+            for consumption in device.get("consumesCounters", ()):
+                for name, counter in consumption["counters"].items():
+                    left = sets.get(consumption["counterSet"], {}).get(name)
+                    if left is not None:
+                        left["value"] = f"{(nano_value(left['value']) - nano_value(counter['value'])) // 10**9}"
+
+
+def answer_of(ours: Allocation) -> list[Json]:
+    """Our allocation in the form of the real one."""
+    return [_comparable(json.loads(msgspec.json.encode(claim))) for claim in ours.claims]
+
+
+def _comparable(allocation: Json) -> Json:
+    for result in allocation["devices"]["results"]:
+        if "shareID" in result:
+            result["shareID"] = ""
+    return allocation
+
+
+def agrees(ours: Allocation | NoFit | Unknown, answer: Json) -> bool:
+    """Whether our result is the answer of the real allocator, but for share ids."""
+    if not isinstance(ours, Allocation):
+        return isinstance(ours, NoFit) and not answer["fit"]
+    return bool(answer["fit"]) and answer_of(ours) == [_comparable(claim) for claim in answer["claims"]]
 
 
 def _print(*words: object) -> None:
     sys.stdout.write(" ".join(map(str, words)) + "\n")
 
 
+def _read(name: str) -> Iterator[Json]:
+    with Path(name).open() as lines:
+        yield from map(json.loads, lines)
+
+
+def _record(cases: Iterator[Json], answers: Iterator[Json], less: Iterator[Json], given: Iterator[Json]) -> None:
+    left = Counter({"Allocation": 250, "NoFit": 50})
+    for item, answer, fewer, answer_of_fewer in zip(cases, answers, less, given, strict=True):
+        kind = type(Run(item).allocate()).__name__
+        case_, answer_ = (fewer, answer_of_fewer) if kind == "Allocation" else (item, answer)
+        # Shares let fewer devices suffice, once the others are gone.
+        if left[kind] and agrees(Run(case_).allocate(), answer_):
+            left[kind] -= 1
+            _print(json.dumps({"case": case_, "answer": answer_}, separators=(",", ":")))
+
+
 def main(arguments: list[str]) -> None:
     if arguments[0] == "generate":
-        seed, count, minor = map(int, arguments[1:])
+        seed, count = map(int, arguments[1:])
         for number in range(count):
-            _print(json.dumps(case(Random(f"{seed}/{minor}/{number}"), minor), separators=(",", ":")))
+            _print(json.dumps(case(Random(f"{seed}/{number}")), separators=(",", ":")))
+        return
+    if arguments[0] == "restrict":
+        for item in _read(arguments[1]):
+            ours = Run(item).allocate()
+            _print(json.dumps(restricted(item, ours) if isinstance(ours, Allocation) else item, separators=(",", ":")))
+        return
+    if arguments[0] == "record":
+        _record(*map(_read, arguments[1:]))
         return
     totals: Counter[str] = Counter()
-    with Path(arguments[1]).open() as cases, Path(arguments[2]).open() as answers:
-        for number, (text, answer) in enumerate(zip(cases, answers, strict=True)):
-            item = json.loads(text)
-            ours = predicted(item)
-            result = verdict(item, json.loads(answer), ours)
-            totals[result] += 1
-            if isinstance(ours, Allocation):
-                totals["(allocations)"] += 1
-            if result == "different" and totals[result] <= 5:
-                _print(number, item["features"], "\n  ours:", ours, "\n  real:", answer[:600])
+    for number, (item, answer, less, given) in enumerate(zip(*map(_read, arguments[1:]), strict=True)):
+        ours = Run(item).allocate()
+        kind = type(ours).__name__
+        totals[kind] += 1
+        result = ""
+        if isinstance(ours, Allocation):
+            result = "given our devices: " + ("equal" if agrees(ours, given) else "DIFFERENT")
+            if not agrees(Run(less).allocate(), given):
+                result += ", and of ours alone"
+        elif isinstance(ours, Unknown):
+            totals[f"unknown: {re.sub('(class|claim|device) [^ ]*', '', ours.feature)}"] += 1
+        totals[result] += bool(result)
+        if "DIFF" in result and totals[result] <= 5:
+            _print(number, "\n  ours:", json.dumps(answer_of(ours)), "\n  real:", json.dumps(given)[:3000])
+        everyone = Run(item, ranks="none").allocate()
+        fits = f"with all devices: ours {type(everyone).__name__}, the real one {'fits' if answer['fit'] else 'not'}"
+        totals[fits] += 1
+        if isinstance(everyone, NoFit) and answer["fit"] and totals[fits] <= 5:
+            _print(number, "\n  ours:", everyone, "\n  real:", json.dumps(answer)[:3000])
     for name, count in totals.most_common():
-        _print(f"{count:7} {name[:150]}")
+        _print(f"{count:7} {name}")
 
 
 if __name__ == "__main__":

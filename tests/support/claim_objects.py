@@ -10,7 +10,6 @@ import msgspec
 from scheduling import Service, exact, kubelet, pod
 from topowise_scheduler.options.claims import objects
 from topowise_scheduler.options.claims.claimed_nodes import ClaimSettings
-from topowise_scheduler.options.claims.features import features_of
 from topowise_scheduler.options.claims.ledger import Claims, Sized
 from topowise_scheduler.verdicts.kube_scheduler import Node
 
@@ -77,10 +76,9 @@ def sized_slice(document: dict[str, Any]) -> Sized[objects.ResourceSlice]:
     return Sized(objects.decode_slice(raw), len(raw))
 
 
-def new_claims(**options: Any) -> Claims:
-    """Returns a ledger of claims with a class for all devices, for kube-scheduler 1.36."""
-    claims = Claims(**options)
-    claims.features = features_of(36)
+def new_claims(drivers: Iterable[str] = (DRIVER,), **options: Any) -> Claims:
+    """Returns a ledger of claims with a class for all devices; those of `drivers` are allocated here."""
+    claims = Claims(drivers, **options)
     put_class(claims, "gpu")
     return claims
 
@@ -92,10 +90,18 @@ def put_class(claims: Claims, name: str, **spec: Any) -> None:
 
 
 class ClaimService(Service):
-    """A service with claims; `markers` are those of each node, None for a service without steering."""
+    """A service with claims; `markers` are those of each node, None for a service without steering. Without `drivers`
+    kube-scheduler allocates all devices."""
 
-    def __init__(self, *, markers: int | None = None, alignment: Any = "prefer", **options: Any) -> None:
-        self.claims = new_claims()
+    def __init__(
+        self,
+        *,
+        markers: int | None = None,
+        alignment: Any = "prefer",
+        drivers: Iterable[str] = (DRIVER,),
+        **options: Any,
+    ) -> None:
+        self.claims = new_claims(drivers)
         super().__init__(
             "TightFit",
             markers=lambda name: markers,
@@ -124,6 +130,6 @@ class ClaimService(Service):
 
 def claiming(name: str, cpu: str = "2", *claims: str, alignment: str = "", **fields: Any) -> dict[str, Any]:
     """Returns a pod with claims of these names."""
-    annotations = {"topowise.io/claim-alignment": alignment} if alignment else {}
+    annotations = fields.pop("annotations", {}) | ({"topowise.io/claim-alignment": alignment} if alignment else {})
     listed = [{"name": f"c{at}", "resourceClaimName": claim} for at, claim in enumerate(claims)]
     return pod(name, cpu, resourceClaims=listed, annotations=annotations, **fields)

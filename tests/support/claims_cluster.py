@@ -97,7 +97,8 @@ class ClaimsCluster(SteeredCluster):
         super().__init__(plane, directory, nodes, without=() if steers else names, **options)
         self._devices = tuple(devices)
         self._deleted: set[str] = set()
-        self._more = {} if not steers else self._more
+        if not steers:
+            del self._more["steering"]
         if claims is not None:
             self._more = {**self._more, "resourceClaims": {"enabled": True, **claims}}
         self._more = {**self._more, **(more or {})}

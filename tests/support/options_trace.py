@@ -91,7 +91,7 @@ class OptionsPlayer(Player):
         super().__init__(self.cluster)
 
     def _begin(self) -> ClaimService:
-        service = ClaimService(markers=512, clock=self._clock)
+        service = ClaimService(markers=512, drivers=(), clock=self._clock)
         self.cluster.steering = NodeSteering(
             self.cluster,
             "system",

@@ -59,7 +59,7 @@ from topowise_scheduler.ledger.pods.records import Records
 from topowise_scheduler.options.claims import semver
 from topowise_scheduler.options.claims.cel import expressions, values
 from topowise_scheduler.options.claims.objects import Device as ClaimedDevice
-from topowise_scheduler.options.claims.objects import DeviceAttribute, Version, decode_claim, decode_class, decode_slice
+from topowise_scheduler.options.claims.objects import DeviceAttribute, decode_claim, decode_class, decode_slice
 from topowise_scheduler.options.claims.work import EvaluationError, NotModelledError
 from topowise_scheduler.options.device_affinity import affinity_terms
 from topowise_scheduler.report import timestamps
@@ -138,7 +138,7 @@ def _wishes(text: str) -> object:
 
 def _expression(text: str) -> object:
     try:
-        expression = expressions.Expression(text, knows_shares=True)
+        expression = expressions.Expression(text)
         device = ClaimedDevice(attributes={"numa": DeviceAttribute(integer=1)})
         return expression.matches(expressions.input_of("x", device), values.Run())
     except (NotModelledError, EvaluationError) as error:
@@ -150,16 +150,6 @@ def _workload(data: bytes) -> object:
     pods = list(islice(kueue.pods_of(workload, {}), 100))
     checks = frozenset(("aligned",))
     return pods, workload.ready_since(checks), kueue.patch(workload, workload.pending(checks), "Retry", "why", 1e9)
-
-
-def _both_versions(decode: Callable[[bytes, Version], object]) -> Callable[[bytes], object]:
-    def parse(data: bytes) -> object:
-        try:
-            return decode(data, "v1")
-        finally:
-            decode(data, "v1beta1")
-
-    return parse
 
 
 def _configuration(kind: type[config.Configuration]) -> Callable[[bytes], object]:
@@ -496,9 +486,9 @@ def parsers() -> tuple[Parser, ...]:
         Parser("report", _report, (topology, _FOREIGN_TOPOLOGY), _OBJECT),
         Parser("pod", _pod, (_POD_JSON,), _OBJECT),
         Parser("resource slice", slices.decode, (_SLICE,), _OBJECT),
-        Parser("slice of claims", _both_versions(decode_slice), (_SLICE,), _OBJECT),
-        Parser("resource claim", _both_versions(decode_claim), (_CLAIM,), _OBJECT),
-        Parser("device class", _both_versions(decode_class), (_CLASS,), _OBJECT),
+        Parser("slice of claims", decode_slice, (_SLICE,), _OBJECT),
+        Parser("resource claim", decode_claim, (_CLAIM,), _OBJECT),
+        Parser("device class", decode_class, (_CLASS,), _OBJECT),
         Parser("CEL expression", _text(_expression), (_CEL, b"[1, 2].all(a, a > 0) || device.driver == 'x'")),
         Parser("semantic version", _text(semver.parse), (b"1.2.3-rc.1+build", b"1.0.0")),
         Parser("numatopology", _numatopology, (_NUMATOPOLOGY,), _OBJECT),

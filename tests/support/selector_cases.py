@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from topowise_scheduler.options.claims.features import features_of
 from topowise_scheduler.options.claims.inventory import Inventory
 from topowise_scheduler.options.claims.objects import decode_slice
 from topowise_scheduler.options.claims.selectors import Match, Selectors
@@ -268,10 +267,10 @@ def predicted(items: list[Case]) -> list[tuple[Match, str]]:
             "devices": [selector["device"]],
         }
         inventory.put(decode_slice(msgspec.json.encode({"metadata": {"name": "s"}, "spec": spec})))
-        (pool,) = inventory.pools(Node("n"), features_of(36))
-        match = selectors.match(selector["expression"], pool.devices[0], knows_shares=True, work=Work())
+        (pool,) = inventory.pools(Node("n"))
+        match = selectors.match(selector["expression"], pool.devices[0], Work())
         is_reason = match in (Match.FAILS, Match.UNKNOWN)
-        reason = selectors.reason(selector["expression"], pool.devices[0], True, Work()) if is_reason else ""
+        reason = selectors.reason(selector["expression"], pool.devices[0], Work()) if is_reason else ""
         results.append((match, reason))
     return results
 

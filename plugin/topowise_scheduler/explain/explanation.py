@@ -169,7 +169,7 @@ def _of_claims(judged: Judgement) -> str:
         return f"the NUMA node of its claimed devices is unknown: {judged.devices.problem}"
     if not judged.near:
         return ""
-    where = f"its claimed devices are {'' if judged.devices.is_allocated else 'predicted '}on {named(judged.near)}"
+    where = f"its claimed devices are {'' if judged.devices.is_allocated else 'to be '}on {named(judged.near)}"
     if judged.outcome == "possible":
         return f"{where}; CPUs and memory may be elsewhere, as placements on the node are uncertain"
     if judged.outcome == "apart":

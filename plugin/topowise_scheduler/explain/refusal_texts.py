@@ -58,8 +58,8 @@ _WITH_PREFIX: Final[Mapping[Refusal, str]] = {
         "pod requires CPUs and memory near its claimed devices, but claims are not enabled in topowise-scheduler"
     ),
     Refusal.CLAIMS_APART: "CPUs and memory would not be on the NUMA node of the pod's claimed devices",
-    Refusal.CLAIMS_MISPREDICTED: (
-        "pod's claim got other devices than predicted, waiting for kube-scheduler to allocate it again"
+    Refusal.CLAIMS_WERE_APART: (
+        "kube-scheduler allocated devices apart from CPUs and memory to the pod there a short while ago"
     ),
     Refusal.DEVICES_RESERVED: "devices of the node are reserved for a nominated pod of a higher priority",
     Refusal.TOO_LARGE: "pod has too many containers or resource amounts",

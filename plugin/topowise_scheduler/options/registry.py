@@ -37,8 +37,8 @@ class Enabled(NamedTuple):
 
     def options(self, cluster: Cluster) -> Sequence[Option]:
         """Makes the options (ledger/gates/option.py)."""
-        claimed = None if self.claims is None else ClaimedNodes(cluster, self.claims)
         markers = self.markers if self.steers else no_markers
+        claimed = None if self.claims is None else ClaimedNodes(cluster, self.claims, markers)
         near = DeviceAffinityOption(cluster, self.affinity, partial(may_be_steered, markers))
         sources: list[Source] = [near] if claimed is None else [claimed, near]
         steering = SteeringOption(cluster, sources, self.markers, steers=self.steers)

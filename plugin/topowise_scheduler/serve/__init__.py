@@ -52,7 +52,6 @@ async def _run(core: Core) -> int:
             "extender": http.serve(settings.extender, ports.for_schedulers(core, measured)),
             **({"grpc": _grpc(core)} if settings.grpc.socket or settings.grpc.port else {}),
             **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
-            **{name: run() for name, run in core.options.loops.items()},
             "clock": _tick(ledger),
             "event loop lag": event_loop.Lag(registry, metrics.PREFIX).run(),
             "shortage": shortage.run(),

@@ -310,14 +310,13 @@ def watch_steering(registry: CollectorRegistry, results: Mapping[str, int]) -> C
 
 
 class _Claims(Collector):
-    """Collects the alignment of pods with claims, and how good the predictions of their devices are."""
+    """Collects the alignment of pods with claims."""
 
     def __init__(self, option: ClaimOption) -> None:
         self._option = option
 
     def collect(self) -> Iterator[Metric]:
         """Called at every scrape; a node that has not changed is not examined again."""
-        predictions = self._option.nodes.settings.claims.predictions
         counts = Counter(pod.outcome for pod in self._option.all_bound())
         yield _gauges(
             "claimed_pods",
@@ -325,13 +324,6 @@ class _Claims(Collector):
             'the claimed devices; "apart": they are not; "nothing": the devices have no NUMA node.',
             ["alignment"],
             [([outcome], counts[outcome]) for outcome in _ALIGNMENTS],
-        )
-        yield _counter(
-            "claim_predictions",
-            "Predicted allocations of claims, by whether kube-scheduler has allocated the same devices, or has chosen "
-            "another node (elsewhere).",
-            "result",
-            {result: predictions.get(result, 0) for result in ("right", "wrong", "elsewhere")},
         )
 
 

@@ -146,7 +146,7 @@ class Toleration(msgspec.Struct, frozen=True, gc=False):
         return self.operator in ("", "Equal") and bool(self.key) and self.value == taint.value
 
 
-class Requirement(msgspec.Struct, frozen=True, gc=False):
+class Requirement(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A requirement of a node selector term."""
 
     key: str = ""
@@ -201,12 +201,12 @@ def _is_valid(requirement: Requirement) -> bool:
     return requirement.operator in ("Exists", "DoesNotExist") and not requirement.values
 
 
-class Term(msgspec.Struct, frozen=True, gc=False):
+class Term(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     matchExpressions: tuple[Requirement, ...] | None = ()
     matchFields: tuple[Requirement, ...] | None = ()
 
 
-class NodeSelector(msgspec.Struct, frozen=True, gc=False):
+class NodeSelector(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     nodeSelectorTerms: tuple[Term, ...] | None = ()
 
 

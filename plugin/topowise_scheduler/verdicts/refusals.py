@@ -56,7 +56,7 @@ class Refusal(IntEnum):
     PODS_NOT_LOCATED = auto()
     CLAIMS_ARE_OFF = auto()
     CLAIMS_APART = auto()
-    CLAIMS_MISPREDICTED = auto()
+    CLAIMS_WERE_APART = auto()
     DEVICES_RESERVED = auto()
     TOO_LARGE = auto()
     PLACES_UNKNOWN = auto()
@@ -86,7 +86,7 @@ TEMPORARY: Final = frozenset(
         Refusal.QUARANTINED,
         Refusal.RESERVED_ELSEWHERE,
         Refusal.PODS_NOT_LOCATED,
-        Refusal.CLAIMS_MISPREDICTED,
+        Refusal.CLAIMS_WERE_APART,
     )
 )
 """Refusals that time or the next report of the node ends, and no eviction."""
@@ -100,7 +100,7 @@ OF_STEERING: Final = frozenset(
     )
 )
 """Refusals that end with other pods of the node."""
-OF_CLAIMS: Final = frozenset((Refusal.CLAIMS_APART, Refusal.CLAIMS_MISPREDICTED, Refusal.DEVICES_RESERVED))
+OF_CLAIMS: Final = frozenset((Refusal.CLAIMS_APART, Refusal.CLAIMS_WERE_APART, Refusal.DEVICES_RESERVED))
 """Refusals that end with other pods or claims of the node."""
 OF_DEVICES: Final = frozenset((Refusal.NOT_NEAR, Refusal.NOT_SURELY_NEAR, Refusal.PLACES_UNKNOWN))
 """Refusals of a node that other pods on the node may end, although evictions are not planned for that."""

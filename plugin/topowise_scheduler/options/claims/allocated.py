@@ -11,8 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
+from topowise.placement import ALLOCATED_FOR
 from topowise.quantity import nano_value
-from topowise_scheduler.options.claims.objects import DeviceID, DeviceRequestAllocationResult, ResourceClaim
+from topowise_scheduler.options.claims.objects import (
+    DeviceID,
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+    ResourceClaimConsumerReference,
+)
 
 
 class ClaimUsers:
@@ -55,6 +61,15 @@ def _users(claim: ResourceClaim) -> set[str]:
 def owners(claim: ResourceClaim) -> set[str]:
     """Returns the UID of the pod for which the claim was made."""
     return {owner.uid for owner in claim.metadata.ownerReferences or () if owner.kind == "Pod" and owner.controller}
+
+
+def user_of(claim: ResourceClaim) -> ResourceClaimConsumerReference | None:
+    """Returns the pod for which this service has allocated the claim, None if another has, or other pods use it."""
+    mark = (claim.metadata.annotations or {}).get(ALLOCATED_FOR)
+    users = claim.status.reservedFor or ()
+    if claim.status.allocation is None or not mark or any(user.uid != mark for user in users):
+        return None
+    return users[0] if users else ResourceClaimConsumerReference(uid=mark)
 
 
 Capacity = dict[str, int]

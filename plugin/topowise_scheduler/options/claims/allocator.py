@@ -1,51 +1,41 @@
-"""kube-scheduler's allocator for ResourceClaims, for a single node. Pure.
+"""Allocates devices to the claims of a pod on a single node. Pure.
 
-Upstream: staging/src/k8s.io/dynamic-resource-allocation/structured (1.34 to 1.36).
+The choice is ours: the devices of the best rank, and of those the devices that leave the others whole. What is
+allocated is what kube-scheduler's allocator returns if it has the chosen devices alone: after the choice the search
+runs again on them, in kube-scheduler's order. Upstream: k8s.io/dynamic-resource-allocation/structured (1.36).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from topowise.errors import ParseError
-from topowise_scheduler.options.claims.allocated import AllocatedDevices, Capacity
-from topowise_scheduler.options.claims.constraints import Constraint, DistinctAttribute, MatchAttribute
-from topowise_scheduler.options.claims.features import Features
-from topowise_scheduler.options.claims.inventory import Inventory, Pool, PoolDevice
-from topowise_scheduler.options.claims.objects import Device, DeviceClass, DeviceID, ResourceClaim
-from topowise_scheduler.options.claims.orders import differ, orders
-from topowise_scheduler.options.claims.requests import Alternatives, Context, requests_of
-from topowise_scheduler.options.claims.search import MOST_DEVICES, Search, Taken
+from topowise_scheduler.options.claims.allocated import AllocatedDevices
+from topowise_scheduler.options.claims.constraints import Constraint
+from topowise_scheduler.options.claims.inventory import Inventory, Pool, PoolDevice, have_binding_conditions
+from topowise_scheduler.options.claims.objects import AllocationResult, DeviceClass, DeviceID, ResourceClaim
+from topowise_scheduler.options.claims.requests import Alternatives, Context, Request, requests_of
+from topowise_scheduler.options.claims.results import allocation_of
+from topowise_scheduler.options.claims.search import MOST_DEVICES, Search
 from topowise_scheduler.options.claims.selectors import Selectors
-from topowise_scheduler.options.claims.work import AttemptError, NotModelledError, Work
+from topowise_scheduler.options.claims.work import NotModelledError, RefusedError, SpentError, Work
 from topowise_scheduler.verdicts.kube_scheduler import Node
 
 
-class AllocatedDevice(msgspec.Struct, frozen=True, gc=False):
-    """A device of a claim. `request` is the name of the request, "name/subrequest" for a request with `firstAvailable`.
-    `consumed` is the share of a device that several claims share."""
-
-    request: str
-    id: DeviceID
-    device: Device
-    admin_access: bool = False
-    consumed: Capacity | None = None
-
-
 class Allocation(msgspec.Struct, frozen=True, gc=False):
-    """The devices of each claim, in the order of the claims."""
+    """The allocation of each claim, in the order of the claims: as the API stores it, without `allocationTimestamp`.
+    The `shareID` of a device that several claims share is "", which `results.with_share_ids` replaces."""
 
-    claims: tuple[tuple[AllocatedDevice, ...], ...]
+    claims: tuple[AllocationResult, ...]
 
 
 class NoFit(msgspec.Struct, frozen=True, gc=False):
-    """kube-scheduler allocates nothing on this node. With `ends_attempt` the error is not of this node alone: it ends
-    the attempt to schedule the pod, for example a selector that fails at run time."""
+    """The claims cannot be allocated on this node."""
 
     reason: str
-    ends_attempt: bool = False
 
 
 class Unknown(msgspec.Struct, frozen=True, gc=False):
@@ -60,24 +50,24 @@ def allocate(
     inventory: Inventory,
     classes: Mapping[str, DeviceClass],
     allocated: AllocatedDevices,
-    features: Features,
     selectors: Selectors,
     work: Work,
+    rank: Callable[[DeviceID], int | None],
 ) -> Allocation | NoFit | Unknown:
-    """Returns the devices that kube-scheduler allocates to the claims on the node.
+    """Returns the allocation of the claims on the node.
 
-    `claims` are the claims of a pod without an allocation, in the order of `spec.resourceClaims`; claims with an
-    allocation are not passed. `classes` are by name. `allocated` includes the claims that kube-scheduler has allocated
-    but not yet written. `features` are by kube-scheduler's version and gates. Once the `work` is spent the result is
-    unknown.
+    `claims` are the claims of a pod without an allocation, in the order of `spec.resourceClaims`. `classes` are by
+    name. `allocated` includes what is chosen but not yet written. Devices whose `rank` is None are not allocated; of
+    the others lower is better. A device is not allocated either if it is not known whether it matches: the result is
+    unknown if there is none without it, or once the `work` is spent.
     """
-    if features.not_modelled:
-        return Unknown(features.not_modelled)
-    context = Context(node, features, selectors, allocated, classes, work)
+    pools = inventory.pools(node)
+    ranks = {item.id: rank(item.id) for pool in pools for item in pool.devices}
+    context = Context(node, selectors, allocated, classes, work, ranks)
     try:
-        return _allocated(context, claims, inventory.pools(node, features))
-    except AttemptError as error:
-        return NoFit(str(error), ends_attempt=True)
+        return Allocation(_allocated(context, claims, pools))
+    except RefusedError as error:
+        return Unknown(context.unknown) if context.unknown else NoFit(str(error))
     except NotModelledError as error:
         return Unknown(str(error))
     except RecursionError:
@@ -88,95 +78,112 @@ def allocate(
         return Unknown(f"an object that the API server rejects: {error}")
 
 
-def _allocated(context: Context, claims: Sequence[ResourceClaim], pools: Sequence[Pool]) -> Allocation | NoFit:
-    for pool in pools:
-        if pool.not_modelled:
-            raise NotModelledError(pool.not_modelled)
+def _allocated(
+    context: Context, claims: Sequence[ResourceClaim], pools: Sequence[Pool]
+) -> tuple[AllocationResult, ...]:
     requests = [requests_of(claim, context, pools) for claim in claims]
-    constraints_of(claims, context.features)
     if sum(max(item.count for item in alternatives) for claim in requests for alternatives in claim) > MOST_DEVICES:
         raise NotModelledError(f"more than {MOST_DEVICES} devices of a pod")
-    if context.features.is_sorted:
-        return _found(context, claims, requests, pools)
-    return _found_in_any_order(context, claims, requests, pools)
-
-
-def _found_in_any_order(
-    context: Context,
-    claims: Sequence[ResourceClaim],
-    requests: Sequence[Sequence[Alternatives]],
-    pools: Sequence[Pool],
-) -> Allocation | NoFit:
-    """Returns the result if it is the same in each order of the pools."""
-    result: Allocation | NoFit | None = None
-    for order in orders(context, pools, requests):
-        if order is not pools:
-            requests = [requests_of(claim, context, order) for claim in claims]
+    problem: NotModelledError | None = None
+    # kube-scheduler's own order is the second try: where kube-scheduler finds devices, so does this.
+    for order in (_Preference(context, pools, requests), lambda request, _: request.candidates):
+        search = Search(context, requests, _constraints_of(claims), pools, order)
+        if not search.run():
+            break
+        chosen = {taken.item for devices in search.results for taken in devices}
         try:
-            another = _found(context, claims, requests, order)
-        except AttemptError as error:
-            another = NoFit(str(error), ends_attempt=True)
-        if result is not None and _comparable(another) != _comparable(result):
-            raise differ(context)
-        result = another
-    assert result is not None, "there is at least one order"
-    return result
+            return _canonical(context, claims, pools, requests, chosen)
+        except SpentError:
+            raise
+        except (RefusedError, NotModelledError) as error:
+            problem = problem or NotModelledError(str(error))
+    raise problem or RefusedError(_reason(context, requests))
 
 
-def _found(
+def _canonical(
     context: Context,
     claims: Sequence[ResourceClaim],
-    requests: Sequence[Sequence[Alternatives]],
     pools: Sequence[Pool],
-) -> Allocation | NoFit:
-    constraints = constraints_of(claims, context.features)
-    search = Search(context, requests, constraints, pools, _sequence(pools, context.features))
+    requests: Sequence[Sequence[Alternatives]],
+    chosen: set[PoolDevice],
+) -> tuple[AllocationResult, ...]:
+    """Returns what kube-scheduler allocates of the chosen devices. Raises RefusedError if it allocates nothing, because
+    a selector fails for one of them; with other devices it may succeed."""
+    parts = [[item for item in pool.devices if item in chosen] for pool in sorted(pools, key=lambda pool: pool.id)]
+    devices = [item for part in sorted(parts, key=have_binding_conditions) for item in part]
+
+    def order(request: Request, _: Search) -> Sequence[PoolDevice]:
+        if not request.is_all:
+            return devices
+        every = set(request.candidates)
+        return [item for item in devices if item in every] if chosen >= every else ()
+
+    for request in (item for claim in requests for alternatives in claim for item in alternatives if item.is_all):
+        for item in devices:
+            context.matches(request, item)
+    search = Search(context, requests, _constraints_of(claims), pools, order, is_strict=True)
     if not search.run():
-        if context.features.minor > 34 and any(pool.invalid for pool in pools):
-            return NoFit("invalid resource pools were encountered")
-        return NoFit("cannot allocate all claims")
-    devices = tuple(tuple(_device(taken) for taken in results) for results in search.results)
-    for item in (item for results in devices for item in results):
-        if item.device.nodeAllocatableResourceMappings:
-            raise NotModelledError(f"field nodeAllocatableResourceMappings of device {'/'.join(item.id)}")
-    return Allocation(devices)
+        raise NotModelledError("the chosen devices do not suffice in the order of kube-scheduler")
+    used = {taken.item for results in search.results for taken in results}
+    if used != chosen:
+        # Shares let fewer devices suffice, which may change the order of the pools.
+        return _canonical(context, claims, pools, requests, used)
+    return tuple(
+        allocation_of(context.node, claim.spec.devices.config, taken)
+        for claim, taken in zip(claims, search.results, strict=True)
+    )
 
 
-def constraints_of(claims: Sequence[ResourceClaim], features: Features) -> list[list[Constraint]]:
-    """Returns the constraints of the claims without devices. Raises AttemptError for an unsupported constraint."""
-    constraints: list[list[Constraint]] = []
-    for claim in claims:
-        constraints.append([])
-        for number, constraint in enumerate(claim.spec.devices.constraints or ()):
-            if constraint.matchAttribute is not None:
-                constraints[-1].append(MatchAttribute(constraint))
-            elif constraint.distinctAttribute is not None and features.is_sorted:
-                constraints[-1].append(DistinctAttribute(constraint))
-            else:
-                raise AttemptError(
-                    f"claim {claim.key}, constraint #{number}: empty constraint (unsupported constraint type?)"
-                )
-    return constraints
+def _constraints_of(claims: Sequence[ResourceClaim]) -> list[list[Constraint]]:
+    """Returns the constraints of the claims without devices."""
+    return [[Constraint(constraint) for constraint in claim.spec.devices.constraints or ()] for claim in claims]
 
 
-def _sequence(pools: Sequence[Pool], features: Features) -> list[PoolDevice | Pool]:
-    sequence: list[PoolDevice | Pool] = []
-    for pool in pools:
-        if pool.invalid:
-            if features.minor == 34:
-                sequence.append(pool)
-        elif not pool.is_incomplete or features.minor == 34:
-            sequence.extend(pool.devices)
-    return sequence
+def _reason(context: Context, requests: Sequence[Sequence[Alternatives]]) -> str:
+    every = [request for claim in requests for alternatives in claim for request in alternatives]
+    for request in every:
+        if request.problem:
+            return request.problem
+    lacking = [request for request in every if len(request.candidates) < request.count]
+    if context.failed or not lacking:
+        return context.failed or "the free devices cannot satisfy all claims together"
+    request = lacking[0]
+    return f"claim {request.claim}, request {request.full_name}: {len(request.candidates)} of {request.count} devices"
 
 
-def _device(taken: Taken) -> AllocatedDevice:
-    request, item = taken.request, taken.item
-    return AllocatedDevice(request.full_name, item.id, item.device, request.is_admin, taken.consumed)
+class _Preference:
+    """The order of the choice: the best rank; devices that need no preparation (binding conditions); devices and
+    counter sets that are in use, so that others stay whole; PCIe roots of which the pod has a device, then those with
+    devices for most of its requests; roots with enough devices, and of those the fullest; the name."""
 
+    def __init__(self, context: Context, pools: Sequence[Pool], requests: Sequence[Sequence[Alternatives]]) -> None:
+        self._context = context
+        taken = context.allocated.devices
+        self._free = Counter([item.root for pool in pools for item in pool.devices if item.id not in taken])
+        self._reach = Counter(
+            root
+            for claim in requests
+            for alternatives in claim
+            for root in {item.root for request in alternatives for item in request.candidates}
+        )
 
-def _comparable(result: Allocation | NoFit) -> object:
-    """Returns a result for comparison: the order of devices within a request does not matter."""
-    if isinstance(result, NoFit):
-        return result.ends_attempt
-    return [sorted((item.request, item.id, item.admin_access) for item in claim) for claim in result.claims]
+    def __call__(self, request: Request, search: Search) -> Sequence[PoolDevice]:
+        candidates = request.candidates
+        if request.is_all or len(candidates) <= 1:
+            return candidates
+        self._context.work.spend(len(candidates))
+        ranks = self._context.ranks
+        suitable = Counter([item.root for item in candidates])
+        taken = {taken.item.root for devices in search.results for taken in devices}
+        roots = {
+            root: (root not in taken, -self._reach[root], max(0, request.count - number), self._free[root], root)
+            if root
+            else (True, 0, 0, 0, "")
+            for root, number in suitable.items()
+        }
+
+        def key(item: PoolDevice) -> tuple[object, ...]:
+            has_conditions = bool(item.device.bindingConditions)
+            return ranks[item.id], has_conditions, not search.is_in_use(item), roots[item.root], item.id
+
+        return sorted(candidates, key=key)

@@ -5,63 +5,68 @@ Upstream: consumable_capacity.go in k8s.io/dynamic-resource-allocation/structure
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from topowise.quantity import nano_value
-from topowise_scheduler.options.claims.allocated import Capacity
-from topowise_scheduler.options.claims.objects import (
-    CapacityRequestPolicy,
-    CapacityRequestPolicyRange,
-    Device,
-    DeviceCapacity,
-)
+from topowise_scheduler.options.claims.objects import CapacityRequestPolicy, Device, DeviceCapacity
 
 _BILLION: Final = 1_000_000_000
+_SUFFIXES: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
-def consumed(requests: Mapping[str, int], device: Device) -> Capacity:
-    """Returns the share of each capacity that a request takes (GetConsumedCapacityFromRequest)."""
+def consumed(requests: Mapping[str, str], device: Device) -> dict[str, str]:
+    """Returns the share of each capacity that a request takes, as quantities (GetConsumedCapacityFromRequest)."""
     return {name: _share(requests.get(name), item) for name, item in (device.capacity or {}).items()}
 
 
-def fits(requests: Mapping[str, int], device: Device, taken: Mapping[str, int], coming: Mapping[str, int]) -> bool:
+def fits(
+    requests: Mapping[str, str], device: Device, taken: Mapping[str, int], coming: Sequence[Mapping[str, str]]
+) -> bool:
     """Whether a request fits on a device (CmpRequestOverCapacity): `taken` are the shares of allocated claims, `coming`
     the shares of the claims that are being allocated. A request for a capacity that the device lacks does not fit."""
     capacity = device.capacity or {}
     if any(name not in capacity for name in requests):
         return False
     for name, item in capacity.items():
-        share = _share(requests.get(name), item)
+        share = nano_value(_share(requests.get(name), item))
         if _violates(share, item.requestPolicy):
             return False
-        if taken.get(name, 0) + share + coming.get(name, 0) > nano_value(item.value):
+        others = taken.get(name, 0) + sum(nano_value(shares.get(name, "0")) for shares in coming)
+        if others + share > nano_value(item.value):
             return False
     return True
 
 
-def _share(requested: int | None, capacity: DeviceCapacity) -> int:
+def _share(requested: str | None, capacity: DeviceCapacity) -> str:
     policy = capacity.requestPolicy
     if requested is None:
-        return nano_value(capacity.value if policy is None or policy.default is None else policy.default)
+        return capacity.value if policy is None or policy.default is None else policy.default
     if policy is None:
         return requested
     if policy.validRange is not None and policy.validRange.min is not None:
-        return _rounded_to_range(requested, policy.validRange)
-    if policy.validValues is not None:
-        return next((value for value in map(nano_value, policy.validValues) if requested <= value), requested)
-    return requested
+        return _rounded_to_range(requested, policy.validRange.min, policy.validRange.step)
+    amount = nano_value(requested)
+    return next((value for value in policy.validValues or () if amount <= nano_value(value)), requested)
 
 
-def _rounded_to_range(requested: int, limits: CapacityRequestPolicyRange) -> int:
-    least = nano_value(limits.min or "0")
-    if requested < least:
+def _rounded_to_range(requested: str, least: str, step: str | None) -> str:
+    if nano_value(requested) < nano_value(least):
         return least
-    if limits.step is None:
+    if step is None:
         return requested
     # Upstream counts whole units here.
-    step, start = _units(nano_value(limits.step)), _units(least)
-    return (start - (start - _units(requested)) // step * step) * _BILLION
+    start, width = _units(nano_value(least)), _units(nano_value(step))
+    return _binary(start + -(-(_units(nano_value(requested)) - start) // width) * width)
+
+
+def _binary(amount: int) -> str:
+    """Returns a quantity as Kubernetes writes it in binary form."""
+    power = 0
+    while amount and amount % 1024 == 0 and power < len(_SUFFIXES) - 1:
+        amount //= 1024
+        power += 1
+    return f"{amount}{_SUFFIXES[power]}"
 
 
 def _units(nano: int) -> int:
@@ -70,13 +75,11 @@ def _units(nano: int) -> int:
 
 
 def _violates(share: int, policy: CapacityRequestPolicy | None) -> bool:
-    if policy is None or (policy.default is not None and share == nano_value(policy.default)):
-        return False
-    limits = policy.validRange
+    limits = None if policy is None else policy.validRange
     if limits is not None:
         if limits.max is not None and share > nano_value(limits.max):
             return True
-        if limits.step is None:
-            return False
-        return (_units(share) - _units(nano_value(limits.min or "0"))) % _units(nano_value(limits.step)) != 0
-    return bool(policy.validValues) and share not in map(nano_value, policy.validValues or ())
+        width = _BILLION if limits.step is None else nano_value(limits.step)
+        return limits.step is not None and (_units(share) - _units(nano_value(limits.min or "0"))) % _units(width) != 0
+    values = () if policy is None else policy.validValues or ()
+    return bool(values) and share not in map(nano_value, values)

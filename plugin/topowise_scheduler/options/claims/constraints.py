@@ -1,110 +1,78 @@
-"""The constraints of a claim: devices that share the value of an attribute, or have different values. Pure.
+"""The constraints of a claim, which relate the attributes of its devices. Pure.
 
-Upstream: matchAttributeConstraint in allocator_incubating.go, distinctAttributeConstraint in constraint.go (1.36).
+An attribute has a set of values, with one element unless it is a list. Devices match if one value is common to all;
+they are distinct if no two have a value in common.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
 from topowise_scheduler.options.claims.inventory import PoolDevice
 from topowise_scheduler.options.claims.objects import DeviceAttribute, DeviceConstraint
+from topowise_scheduler.options.claims.requests import Request
+from topowise_scheduler.options.claims.work import NotModelledError
 
-Value = tuple[str, int | bool | str]
-"""The type of an attribute and its value. Versions are compared as texts."""
+Values = frozenset[tuple[str, int | bool | str]]
+"""The values of an attribute with their type. Versions are compared as texts."""
 
 
-class Constraint(ABC):
-    """Devices are added in the order of the search, and removed when it goes back. `request` is the name of the
-    request, `subrequest` the name of the chosen alternative, empty for a request without alternatives."""
+class Constraint:
+    """Devices are added in the order of the search, and removed in the opposite order."""
 
     def __init__(self, constraint: DeviceConstraint) -> None:
+        attribute = constraint.matchAttribute or constraint.distinctAttribute
+        if attribute is None:
+            raise NotModelledError("a constraint with neither matchAttribute nor distinctAttribute")
+        self._attribute = attribute
         self._requests = frozenset(constraint.requests or ())
-        self._attribute = constraint.matchAttribute or constraint.distinctAttribute or ""
-        self._domain, _, self._identifier = self._attribute.partition("/")
-        self._count = 0
+        self._is_match = constraint.matchAttribute is not None
+        # Of the devices that were added; of `matchAttribute` what the devices so far have in common.
+        self._values: list[Values] = []
 
-    @abstractmethod
-    def add(self, request: str, subrequest: str, item: PoolDevice) -> bool:
-        """Returns whether the device can be added to the devices so far, and adds it."""
+    def add(self, request: Request, item: PoolDevice) -> bool:
+        """Whether the device can be added to the devices so far, and adds it."""
+        if not self._covers(request):
+            return True
+        values = _values_of(item, self._attribute)
+        if not values:
+            return False
+        if not self._is_match:
+            if any(values & other for other in self._values):
+                return False
+        elif self._values:
+            values &= self._values[-1]
+            if not values:
+                return False
+        self._values.append(values)
+        return True
 
-    @abstractmethod
-    def remove(self, request: str, subrequest: str) -> None:
-        """Removes the device that was added last for the request."""
+    def remove(self, request: Request) -> None:
+        """Removes the device that was added last, which is one of the request."""
+        if self._covers(request):
+            self._values.pop()
 
-    def _covers(self, request: str, subrequest: str) -> bool:
+    def _covers(self, request: Request) -> bool:
         requests = self._requests
-        return not requests or request in requests or (bool(subrequest) and f"{request}/{subrequest}" in requests)
-
-    def _found(self, item: PoolDevice) -> DeviceAttribute | None:
-        attributes = item.device.attributes or {}
-        attribute = attributes.get(self._attribute)
-        if attribute is None and self._domain == item.id.driver and self._identifier:
-            attribute = attributes.get(self._identifier)
-        return attribute
+        return not requests or request.full_name in requests or (bool(request.parent) and request.parent in requests)
 
 
-class MatchAttribute(Constraint):
-    """All devices have the same value."""
-
-    def __init__(self, constraint: DeviceConstraint) -> None:
-        super().__init__(constraint)
-        self._value: Value | None = None
-
-    def add(self, request: str, subrequest: str, item: PoolDevice) -> bool:
-        if not self._covers(request, subrequest):
-            return True
-        attribute = self._found(item)
-        if attribute is None:
-            return False
-        value = value_of(attribute)
-        if self._count == 0:
-            self._value = value
-        elif value is None or value != self._value:
-            return False
-        self._count += 1
-        return True
-
-    def remove(self, request: str, subrequest: str) -> None:
-        if self._covers(request, subrequest):
-            self._count -= 1
+def _values_of(item: PoolDevice, name: str) -> Values | None:
+    """Returns the values of an attribute, None for a device without it. A name without domain has the driver's."""
+    attributes = item.device.attributes or {}
+    attribute = attributes.get(name)
+    if attribute is None:
+        domain, _, identifier = name.partition("/")
+        attribute = attributes.get(identifier) if identifier and domain == item.id.driver else None
+    return None if attribute is None else _as_set(attribute)
 
 
-class DistinctAttribute(Constraint):
-    """All devices have different values. Like upstream it knows a single value per request: a device is not compared
-    with the devices before the last of the same request."""
-
-    def __init__(self, constraint: DeviceConstraint) -> None:
-        super().__init__(constraint)
-        self._values: dict[str, Value | None] = {}
-
-    def add(self, request: str, subrequest: str, item: PoolDevice) -> bool:
-        if not self._covers(request, subrequest):
-            return True
-        attribute = self._found(item)
-        if attribute is None:
-            return False
-        value = value_of(attribute)
-        if self._count and self._values and (value is None or value in self._values.values()):
-            return False
-        self._values[request] = value
-        self._count += 1
-        return True
-
-    def remove(self, request: str, subrequest: str) -> None:
-        if self._covers(request, subrequest):
-            self._values.pop(request, None)
-            self._count -= 1
-
-
-def value_of(attribute: DeviceAttribute) -> Value | None:
-    """Returns the value of an attribute, None for a list, which the allocator compares with nothing."""
-    if attribute.string is not None:
-        return "string", attribute.string
-    if attribute.integer is not None:
-        return "int", attribute.integer
-    if attribute.boolean is not None:
-        return "bool", attribute.boolean
-    if attribute.version is not None:
-        return "version", attribute.version
-    return None
+def _as_set(attribute: DeviceAttribute) -> Values:
+    for kind, one, several in (
+        ("int", attribute.integer, attribute.ints),
+        ("bool", attribute.boolean, attribute.bools),
+        ("string", attribute.string, attribute.strings),
+        ("version", attribute.version, attribute.versions),
+    ):
+        values = several or (() if one is None else (one,))
+        if values:
+            return frozenset([(kind, value) for value in values])
+    return frozenset()

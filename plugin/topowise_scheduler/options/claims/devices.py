@@ -8,7 +8,7 @@ from typing import NamedTuple
 from topowise.attributes import pci_devices
 from topowise.claimed_devices import Location, NumaNodes
 from topowise.errors import ParseError
-from topowise_scheduler.options.claims.objects import DeviceID, DeviceRequestAllocationResult
+from topowise_scheduler.options.claims.objects import AllocationResult, DeviceID, DeviceRequestAllocationResult
 
 
 class ClaimedDevice(NamedTuple):
@@ -21,15 +21,20 @@ class ClaimedDevice(NamedTuple):
 
 class ClaimedDevices(NamedTuple):
     """The devices of a pod's claims on a node, without devices with admin access. `is_allocated`: all claims have their
-    allocation; otherwise a part is predicted. `problem`: why the devices are not known, "" if they are. `is_short`:
-    the node is known to lack devices for the claims, which `problem` says as well. `results` are the predicted devices
-    by claim."""
+    allocation; otherwise a part is chosen here, or by kube-scheduler. `problem`: why the devices are not known, "" if
+    they are. `is_short`: no devices can be allocated on the node now, which `problem` says as well. `allocations` are
+    those that are chosen here, by claim."""
 
     devices: tuple[ClaimedDevice, ...] = ()
     is_allocated: bool = False
     problem: str = ""
     is_short: bool = False
-    results: Mapping[str, tuple[DeviceRequestAllocationResult, ...]] = {}
+    allocations: Mapping[str, AllocationResult] = {}
+
+
+def all_results(allocations: Mapping[str, AllocationResult]) -> list[DeviceRequestAllocationResult]:
+    """Returns the devices of allocations by claim."""
+    return [result for allocation in allocations.values() for result in allocation.devices.results or ()]
 
 
 def numa_nodes_of(node_ids: Collection[int], text: str) -> NumaNodes:

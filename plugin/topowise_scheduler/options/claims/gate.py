@@ -1,7 +1,8 @@
-"""Nodes on which a pod's CPUs, memory and devices of device plug-ins would not be near the devices of its claims (DRA).
+"""Nodes that lack devices for the claims (DRA) of a pod, or on which its CPUs, memory and devices of device plug-ins
+would not be near them.
 
 The kubelet's Topology Manager has no hints from claims. So the kubelet places the pod without regard to them, or where
-a marker steers it (steering/gate.py).
+a marker steers it (steering/gate.py), and the devices are chosen to match (claimed_nodes.py).
 
 A node may also have its free devices reserved for a nominated pod of a higher priority. A nomination reserves amounts
 in kube-scheduler, and no devices of claims. So a pod of a lower priority could take the device of a pod that was
@@ -11,8 +12,8 @@ pod would get its devices there now, and would not after the pod.
 *Near*: all NUMA nodes of the pod's exclusive resources are NUMA nodes of its claimed devices. Devices without a NUMA
 node do not count.
 
-Invariant: a node is refused only for a pod that requires alignment, and only if the devices are known or predicted. A
-cached judgement is used only until its node, or a claim on it, changes.
+Invariant: a node is refused only for a pod that requires alignment, and only if the devices are known. A cached
+judgement is used only until its node, or a claim on it, changes.
 """
 
 from __future__ import annotations
@@ -25,9 +26,6 @@ import numpy as np
 
 from topowise.bounded import Bounded
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
-from topowise_scheduler.kubelet.masks import union
-from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.ledger.gates.gate import Draft, Question
 from topowise_scheduler.ledger.gates.option import ChangedNode, Cluster, CopiedNode, Expected, Option
 from topowise_scheduler.ledger.pods.demands import Demands
@@ -35,9 +33,8 @@ from topowise_scheduler.ledger.pods.pod_states import BookingState
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import CacheUntilChange
 from topowise_scheduler.options.claims.annotation import NO_DEMAND
-from topowise_scheduler.options.claims.claimed_nodes import Claimed, ClaimedNodes, demand_of
-from topowise_scheduler.options.claims.devices import ClaimedDevices
-from topowise_scheduler.options.claims.objects import DeviceRequestAllocationResult
+from topowise_scheduler.options.claims.claimed_nodes import Claimed, ClaimedNodes, demand_of, nodes_of, placed_by
+from topowise_scheduler.options.claims.devices import ClaimedDevices, all_results
 from topowise_scheduler.options.steering.gate import SteeringOption
 from topowise_scheduler.verdicts.engine import Ratings
 from topowise_scheduler.verdicts.kube_scheduler import RESOURCE_CLAIMS, Objection, lacks_devices
@@ -51,11 +48,11 @@ GRADES: Final[Mapping[Outcome, int]] = {"aligned": 2, "nothing": 2, "possible": 
 """By outcome; a node with a greater grade is better for a pod that prefers alignment."""
 BEST_GRADE: Final = 2
 
-MISPREDICTED_S: Final = 60.0
-"""A node that gave a claim other devices than predicted does not get the pod again for this time."""
-_MOST_BYTES: Final = 1 << 20
 # A judgement takes about a millisecond, so a cluster of new nodes is scored in several calls.
 _MOST_NEW: Final = 200
+WERE_APART_S: Final = 60.0
+"""A node on which kube-scheduler allocated devices apart from a pod does not get the pod again for this time."""
+_MOST_BYTES: Final = 1 << 20
 
 _Key: TypeAlias = tuple[str, bytes, bytes, Demands, frozenset[str], frozenset[str]]
 """Node, requests and steering of the pod, its claims and annotations, pods that free devices, pods that do not
@@ -112,12 +109,14 @@ class ClaimOption(Option):
         self._steering = steering
         self._judged = CacheUntilChange[Judgement, _Key](cluster.node_states, lambda _: 1024)
         self._bound = CacheUntilChange[tuple[PodAlignment, ...], tuple[str, frozenset[str]]](cluster.node_states)
-        # By the number of the node's state, and the requests of the pod.
-        self._placed: Bounded[tuple[int, bytes], Sequence[frozenset[int] | None]]
-        self._placed = Bounded(_MOST_BYTES, lambda key, places: 300 + len(key[1]) + 300 * len(places))
         claimed.settings.claims.changed = self._note_change
-        # By UID and node, the time (seconds, monotonic) until which a misprediction counts.
-        self._mispredicted: Bounded[tuple[str, str], float] = Bounded(_MOST_BYTES, lambda *_: 200)
+        # By UID and node, the time (seconds, monotonic) until which the node is left out.
+        self._were_apart: Bounded[tuple[str, str], float] = Bounded(_MOST_BYTES, lambda *_: 200)
+
+    @property
+    def news(self) -> int:
+        """See `Option`. A claim has come that a pod may wait for."""
+        return self.nodes.settings.claims.arrivals
 
     def verdicts(self, question: Question, draft: Draft) -> None:
         """See `Gate`."""
@@ -139,8 +138,8 @@ class ClaimOption(Option):
         judged = self.judge(record, name, leaving)
         if judged.outcome in ("apart", "possible"):
             return Refusal.CLAIMS_APART
-        is_mispredicted = (record.uid, name) in self._mispredicted and not judged.devices.is_allocated
-        return Refusal.CLAIMS_MISPREDICTED if is_mispredicted else None
+        was_apart = (record.uid, name) in self._were_apart and not judged.devices.is_allocated
+        return Refusal.CLAIMS_WERE_APART if was_apart else None
 
     def _reserved(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """Returns whether a nominated pod of a higher priority needs the devices that the pod would take."""
@@ -156,10 +155,13 @@ class ClaimOption(Option):
 
     def _takes(self, record: PodRecord, nominated: PodRecord, name: str, leaving: Collection[str]) -> bool:
         """Returns whether the pod would take a device that the nominated pod needs."""
-        taken = _all_results(self.nodes.of(record, name, leaving).devices)
+        taken = all_results(self.nodes.of(record, name, leaving).devices.allocations)
         if not taken or self.nodes.of(nominated, name, leaving).devices.problem:
             return False
-        return self.nodes.once_placed(nominated, name, leaving, taken).devices.is_short
+        node_state = self._node_states.of(name)
+        absent = {nominated.uid, *leaving}
+        states = [] if node_state is None else list(self._node_states.states(name, absent))
+        return self.nodes.once_placed(nominated, name, states, leaving, taken).devices.is_short
 
     @contextmanager
     def asking(self, nodes: int, *, is_simulation: bool) -> Iterator[Callable[[Sequence[str]], bool]]:
@@ -176,6 +178,19 @@ class ClaimOption(Option):
     def examined(self) -> Collection[str]:
         """See `Option`."""
         return (RESOURCE_CLAIMS,)
+
+    def knows(self, record: PodRecord, name: str) -> bool:
+        """See `Option`."""
+        return not self.nodes.applies(record) or not self.nodes.of(record, name).devices.problem
+
+    def waits(self, record: PodRecord) -> bool:
+        """See `Option`. A controller makes the claims of templates after the pod."""
+        claims = self.nodes.settings.claims
+        return bool(claims.drivers) and any(not claims.claim(f"{record.namespace}/{name}") for name in record.claims)
+
+    def minds_order(self, record: PodRecord, name: str) -> bool:
+        """See `Option`. The devices are chosen for the NUMA nodes that the kubelet alone takes now."""
+        return self.nodes.applies(record) and self.nodes.follows_kubelet(record, name)
 
     def depends_on_evictions(self, record: PodRecord) -> bool:
         """See `Option`."""
@@ -220,18 +235,18 @@ class ClaimOption(Option):
         record = expected.record
         if not self.nodes.applies(record):
             return expected
-        devices, near = self.nodes.once_placed(record, name, node.removed, node.taken())
+        devices, near = self.nodes.once_placed(record, name, node.states, node.removed, node.taken())
         if devices.is_short:
             return expected._replace(refusal=lacks_devices(devices.problem).words)
         is_known = not devices.problem
         steered = self._steering.steered_in(record, name, node.states, demand_of(near)) if is_known else None
-        placed = [_placed(state, steered) for state in node.states if near] if steered is not None else []
+        placed = [placed_by(state, steered) for state in node.states if near] if steered is not None else []
         if steered is None or not all(nodes is not None and nodes <= near for nodes in placed):
             is_refused = is_known and self.nodes.is_required(record)
             expected = expected._replace(refusal=Refusal.CLAIMS_APART if is_refused else None)
         elif steered.steered is not None:
             expected = expected._replace(record=steered)
-        return expected._replace(takes=_all_results(devices), is_certain=is_known)
+        return expected._replace(takes=all_results(devices.allocations), is_certain=is_known)
 
     def grades(self, record: PodRecord, names: Sequence[str]) -> list[int]:
         """Returns the grade of each node (GRADES). A call judges a limited number of nodes that are not known; all
@@ -266,26 +281,21 @@ class ClaimOption(Option):
             yield from self.bound(name)
 
     def unreserve(self, record: PodRecord, name: str, now: float) -> None:
-        """See `Option`. If the claims of the pod have other devices than predicted, and the pod cannot
-        be near them, the node does not get the pod again for a while, also once kube-scheduler has taken the allocation
-        back."""
-        if not self.nodes.is_required(record):
-            return
-        if self.nodes.settings.claims.were_predicted(record.namespace, record.claims):
-            return
-        if self.judge(record, name).outcome in ("apart", "possible"):
-            self._mispredicted.put((record.uid, name), now + MISPREDICTED_S)
+        """See `Option`. If kube-scheduler has allocated devices that the pod cannot be near, the node does not get the
+        pod again for a while, also once the allocation is taken back: the same devices would come again."""
+        if self.nodes.is_required(record) and self.judge(record, name).outcome in ("apart", "possible"):
+            self._were_apart.put((record.uid, name), now + WERE_APART_S)
             self._node_states.note_change(name)
 
     def until(self, record: PodRecord, name: str, refusal: Refusal) -> float | None:
         """See `Option`."""
-        return self._mispredicted.get((record.uid, name)) if refusal is Refusal.CLAIMS_MISPREDICTED else None
+        return self._were_apart.get((record.uid, name)) if refusal is Refusal.CLAIMS_WERE_APART else None
 
     def expire(self, now: float) -> set[str]:
-        """See `Option`. Ends mispredictions that are over."""
-        late = [key for key, end in self._mispredicted.items() if end < now]
+        """See `Option`."""
+        late = [key for key, end in self._were_apart.items() if end < now]
         for key in late:
-            self._mispredicted.pop(key)
+            self._were_apart.pop(key)
         return {name for _, name in late}
 
     def _key(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> _Key:
@@ -300,20 +310,12 @@ class ClaimOption(Option):
             self._judged.put(key, judged)
         return judged
 
-    def _placements(self, record: PodRecord, name: str, ignored: frozenset[str]) -> Sequence[frozenset[int] | None]:
-        """Returns where the kubelet places the pod in each possible state of the node (`_placed`)."""
-        number = 0 if ignored else self._node_states.number(name)
-
-        def places() -> Sequence[frozenset[int] | None]:
-            return [_placed(state, record) for state in self._node_states.states(name, {record.uid, *ignored})]
-
-        return self._placed.once((number, record.admission_key), places) if number else places()
-
     def _judged_anew(
         self, record: PodRecord, name: str, ignored: frozenset[str], leaving: Collection[str]
     ) -> Judgement:
         devices, near = self.nodes.of(record, name, leaving)
-        if devices.problem or record.requests is None:
+        node_state = self._node_states.of(name)
+        if devices.problem or record.requests is None or node_state is None or node_state.kubelet is None:
             return Judgement(devices, "unknown")
         if not near:
             return Judgement(devices, "nothing")
@@ -321,7 +323,7 @@ class ClaimOption(Option):
             numa = self._steering.choice(record, name, leaving).numa
             if numa is not None:
                 return Judgement(devices, "aligned" if numa in near else "apart", near, frozenset((numa,)), True)
-        placed = self._placements(record, name, ignored)
+        placed = self.nodes.placements(record, name, ignored)
         fits = [nodes is not None and nodes <= near for nodes in placed]
         outcome: Outcome = "aligned" if all(fits) else "possible" if any(fits) else "apart"
         return Judgement(devices, outcome, near, placed[0] or frozenset(), record.steered is not None)
@@ -333,22 +335,5 @@ def _alignment(record: PodRecord, claimed: Claimed, kubelet: Kubelet | None) -> 
         return PodAlignment(record, "unknown")
     if not near:
         return PodAlignment(record, "nothing")
-    placed = _nodes_of(kubelet, record.uid)
+    placed = nodes_of(kubelet, record.uid)
     return PodAlignment(record, "aligned" if placed <= near else "apart", near, placed)
-
-
-def _placed(state: Kubelet, record: PodRecord) -> frozenset[int] | None:
-    """Returns the NUMA nodes of the pod's exclusive resources, None if the kubelet refuses the pod."""
-    view = record.view(state)
-    admission, after = trial(state, view)
-    return _nodes_of(after, view.uid) if admission.admitted else None
-
-
-def _all_results(devices: ClaimedDevices) -> list[DeviceRequestAllocationResult]:
-    """Returns the devices that a pod is predicted to take from later pods."""
-    return [result for part in devices.results.values() for result in part]
-
-
-def _nodes_of(kubelet: Kubelet, uid: str) -> frozenset[int]:
-    """Returns the NUMA nodes of the exclusive resources of a pod that is on the node."""
-    return frozenset(kubelet.ids(union(where.mask for where in allocated_nodes(kubelet, uid).values())))

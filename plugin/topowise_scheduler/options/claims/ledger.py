@@ -1,12 +1,15 @@
 """What the cluster has of devices and claims: ResourceSlices, ResourceClaims and DeviceClasses, as the API server has
-them, and the allocations that kube-scheduler is predicted to have made but has not written yet.
+them, and the allocations that are decided here but not written yet.
+
+Devices of some drivers are allocated here and by nobody else. Claims that no device of these drivers could satisfy are
+kube-scheduler's, and unknown until it has allocated them.
 
 Invariant: a device is allocated exactly while the status of a claim, or an assumed allocation, names the device without
 admin access. An assumed allocation of a claim ends with the first status of the claim that has an allocation.
 
 A namespace, and a node with its slices, has a share of the memory. Of a claim beyond it only the allocation is kept, so
-that the predictions of all other claims stay right, and the claim itself is unknown; a node with a slice beyond its
-share is unknown. Objects beyond the bound of all are not kept; then every prediction is unknown, never wrong.
+that the choice for all other claims stays right, and the claim itself is unknown; a node with a slice beyond its share
+is unknown. Objects beyond the bound of all are not kept; then nothing is allocated, as any device may be taken.
 """
 
 from __future__ import annotations
@@ -14,30 +17,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from hashlib import blake2b
+from itertools import count
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from topowise import digits
-from topowise.bounded import Bounded
 from topowise.claimed_devices import Location, location
-from topowise.pods import Container, Needs, Resources, Spec
-from topowise_scheduler.options.claims.allocated import AllocatedDevices, ClaimUsers
-from topowise_scheduler.options.claims.allocator import AllocatedDevice, Allocation, NoFit, Unknown, allocate
-from topowise_scheduler.options.claims.devices import ClaimedDevice, ClaimedDevices
-from topowise_scheduler.options.claims.extended import CLASS_PREFIX, ExtendedResources
-from topowise_scheduler.options.claims.extended import NAME as EXTENDED_NAME
-from topowise_scheduler.options.claims.features import Features
+from topowise.placement import ALLOCATED_FOR
+from topowise.pods import Needs
+from topowise_scheduler.options.claims.allocated import AllocatedDevices, ClaimUsers, user_of
+from topowise_scheduler.options.claims.allocator import Allocation, NoFit, Unknown, allocate
+from topowise_scheduler.options.claims.devices import ClaimedDevice, ClaimedDevices, all_results
 from topowise_scheduler.options.claims.inventory import Inventory
 from topowise_scheduler.options.claims.objects import (
     EXTENDED_RESOURCE_CLAIM,
+    AllocationResult,
     DeviceClass,
     DeviceID,
     DeviceRequestAllocationResult,
     ResourceClaim,
     ResourceSlice,
 )
+from topowise_scheduler.options.claims.results import with_share_ids
 from topowise_scheduler.options.claims.selectors import Selectors
 from topowise_scheduler.options.claims.work import Work
 from topowise_scheduler.verdicts.kube_scheduler import Node, selects
@@ -46,7 +51,17 @@ MOST_BYTES: Final = 256 << 20
 """Of all objects: 5,000 nodes with 16 devices each have 80 MB of JSON."""
 # Of the specs of a namespace's claims, and of a node's slices: 10,000 claims of 400 bytes, 3,000 devices of 1.3 kB.
 _MOST_SHARE: Final = 4 << 20
-_MOST_PREDICTED_BYTES: Final = 1 << 20
+CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
+"""Of the implicit extended resource of each class (ResourceDeviceClassPrefix)."""
+Rank = Callable[[DeviceID], int | None]
+"""Returns how good a device is for a pod, 0 for the best, None for a device that it is not to have."""
+
+
+def any_device(device: DeviceID) -> int:
+    """Returns the rank of devices that are all as good."""
+    return 0
+
+
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
 Item = TypeVar("Item", ResourceSlice, ResourceClaim, DeviceClass)
@@ -85,9 +100,11 @@ class _Claim(NamedTuple):
     digest: bytes
 
 
-class _Assumed(NamedTuple):
+class Assumed(NamedTuple):
+    """Allocations of the claims of a pod on a node, by claim, that the API server does not have yet."""
+
     node: str
-    results: dict[str, tuple[DeviceRequestAllocationResult, ...]]
+    allocations: dict[str, AllocationResult]
 
 
 class ClaimingPod(Protocol):
@@ -106,18 +123,19 @@ class ClaimingPod(Protocol):
     def needs(self) -> Needs | None: ...
 
 
-class Claims:
-    """Not thread-safe."""
+_OF_OTHERS: Final = "kube-scheduler allocates devices of drivers that are not listed in resourceClaims.drivers"
 
-    def __init__(self, *, most_bytes: int = MOST_BYTES) -> None:
+
+class Claims:
+    """`drivers` are the drivers whose devices are allocated here. Not thread-safe."""
+
+    def __init__(self, drivers: Iterable[str] = (), *, most_bytes: int = MOST_BYTES) -> None:
+        self.drivers = frozenset(drivers)
         self.changed: Callable[[str, bool], None] = lambda node, is_better: None
         """Receives each node whose devices, or their allocation, have changed, and whether more devices are free."""
-        self.predictions: Counter[str] = Counter()
-        """Predicted allocations of claims, by whether kube-scheduler has allocated the same devices (right, wrong), or
-        devices of another node (elsewhere)."""
+        self.arrivals = 0
+        """How many claims have come so far."""
         self._most_bytes = most_bytes
-        self.features: Features | None = None
-        """Of the cluster's kube-scheduler; None until its version is known."""
         self.bytes = 0
         """Of the objects that are kept: of the JSON of slices and classes, and of claims without what is not kept."""
         # Objects that are not kept, with the node that is unknown without the object, "" for all nodes.
@@ -132,13 +150,13 @@ class Claims:
         self._claims: dict[str, _Claim] = {}
         self._classes: dict[str, DeviceClass] = {}
         self._class_sizes: dict[str, int] = {}
-        self._extended = ExtendedResources(())
         self._backed: frozenset[str] = frozenset()
         self._allocated = AllocatedDevices()
         self._holders: Counter[tuple[DeviceID, str | None]] = Counter()
         self._users = ClaimUsers()
-        self._assumed: dict[str, _Assumed] = {}
-        self._as_predicted: Bounded[str, None] = Bounded(_MOST_PREDICTED_BYTES, lambda key, _: len(key))
+        # Claims that this service has allocated.
+        self._marked: set[str] = set()
+        self._assumed: dict[str, Assumed] = {}
 
     @property
     def nodes(self) -> Collection[str]:
@@ -149,9 +167,9 @@ class Claims:
         """Returns UID and node of the pods with an assumed allocation."""
         return [(uid, assumed.node) for uid, assumed in self._assumed.items()]
 
-    def were_predicted(self, namespace: str, names: Iterable[str]) -> bool:
-        """Returns whether each of these claims got the predicted devices when it was allocated last."""
-        return all(f"{namespace}/{name}" in self._as_predicted for name in names)
+    def assumed_of(self, uid: str) -> Assumed | None:
+        """Returns the assumed allocation of a pod, None if it has none."""
+        return self._assumed.get(uid)
 
     @property
     def keys(self) -> set[str]:
@@ -173,6 +191,15 @@ class Claims:
         kept = self._claims.get(key)
         return None if kept is None else kept.claim
 
+    def marked(self) -> Iterator[tuple[ResourceClaim, str, str]]:
+        """Yields the claims that this service has allocated and that no other pod uses, with name and UID of the pod;
+        the name is "" if the claim is not reserved for it."""
+        for key in self._marked:
+            claim = self._claims[key].claim
+            user = user_of(claim)
+            if user is not None:
+                yield claim, user.name, user.uid
+
     def location(self, device: DeviceID, node: str) -> Location | None:
         """Returns the location of a device of a node, None if no slice of the node has the device."""
         for name in self._slices_of_pool.get(device[:2], ()):
@@ -192,11 +219,11 @@ class Claims:
     def extended_resources(self, needs: Needs | None) -> tuple[str, ...]:
         """Returns the extended resources of a pod that kube-scheduler allocates by a claim of its own making, on nodes
         without a device plug-in for them (KEP-5004)."""
-        if needs is None or self.features is None or not self.features.extended_resource:
+        if needs is None:
             return ()
         return tuple([name for name, amount in needs.requests.items() if amount and name in self._backed])
 
-    # Predictions
+    # Choices
 
     def digest(self, uid: str, namespace: str, names: Iterable[str]) -> bytes:
         """Returns a key that is equal for pods of equal requests whose claims get the same devices on the same node."""
@@ -224,20 +251,22 @@ class Claims:
         leaving: Collection[str] = (),
         taken: Sequence[DeviceRequestAllocationResult] = (),
         work: Work | None = None,
+        ranks: Iterable[Rank] = (any_device,),
     ) -> ClaimedDevices:
-        """Returns the devices that the claims of a pod have, or are predicted to get, on a node, once the pods
-        `leaving` (UIDs) have left and these devices are `taken`. If the pod itself leaves, the answer is for its
-        replacement, whose claims are made anew. A prediction whose `work` is spent has a problem."""
+        """Returns the devices that the claims of a pod have, or get, on a node, once the pods `leaving` (UIDs) have
+        left and these devices are `taken`. If the pod itself leaves, the answer is for its replacement, whose claims
+        are made anew. The first of the `ranks` by which all claims can be allocated decides. A choice whose `work` is
+        spent has a problem."""
         allocated: list[DeviceID] = []
         waiting: list[ResourceClaim] = []
-        has_extended = False
+        is_made = False
         freed = {claim.key: claim for claim in self._users.freed(leaving)}
         for claim_name in pod.claims:
             key = f"{pod.namespace}/{claim_name}"
             kept = self._claims.get(key)
             if kept is None:
-                return ClaimedDevices(problem=f"ResourceClaim {claim_name or 'of a template'} is not known")
-            has_extended |= _is_extended(kept.claim)
+                problem = f"ResourceClaim {claim_name or 'of a template'} is not known"
+                return ClaimedDevices(problem=problem)
             if kept.claim.status.allocation is None or pod.uid in leaving:
                 waiting.append(kept.claim)
             elif key in freed:
@@ -248,36 +277,40 @@ class Claims:
                 return ClaimedDevices(problem=f"ResourceClaim {claim_name} has devices of other nodes", is_short=True)
             else:
                 allocated += [result.id for result in _results(kept.claim) if not result.adminAccess]
-        made = None if has_extended else self._made(pod, node)
-        if isinstance(made, Unknown):
-            return ClaimedDevices(problem=f"not modelled: {made.feature}")
-        waiting += [] if made is None else [made]
+            is_made |= (kept.claim.metadata.annotations or {}).get(EXTENDED_RESOURCE_CLAIM) == "true"
+        plugged = () if node is None else [name for name, amount in node.allocatable.items() if amount]
+        if not is_made and any(name not in plugged for name in self.extended_resources(pod.needs)):
+            return ClaimedDevices(problem="kube-scheduler makes a claim for extended resources of the pod")
         if not waiting:
             return ClaimedDevices(self._located(allocated, name), is_allocated=True)
         assumed = None if pod.uid in leaving else self._assumed.get(pod.uid)
-        if assumed is not None and assumed.node == name and {claim.key for claim in waiting} <= assumed.results.keys():
-            results = assumed.results
-        else:
-            with self._as_if(self._freed_results(freed.values(), leaving), taken):
-                predicted = self._predict(node, waiting, work or Work())
-            if isinstance(predicted, ClaimedDevices):
-                return predicted
-            results = predicted
-        expected = [result.id for claim in waiting for result in results[claim.key] if not result.adminAccess]
-        return ClaimedDevices(self._located([*allocated, *expected], name), results=results)
+        if assumed is not None and assumed.node == name:
+            chosen = {claim.key: assumed.allocations.get(claim.key) for claim in waiting}
+            allocations = {key: allocation for key, allocation in chosen.items() if allocation is not None}
+            if len(allocations) == len(waiting):
+                return self._chosen(allocated, allocations, name)
+        with self._as_if(self._freed_results(freed.values(), leaving), taken):
+            choice = self._choose(node, waiting, ranks, work or Work())
+        return choice if isinstance(choice, ClaimedDevices) else self._chosen(allocated, choice, name)
+
+    def _chosen(
+        self, allocated: Sequence[DeviceID], allocations: Mapping[str, AllocationResult], name: str
+    ) -> ClaimedDevices:
+        added = [result.id for result in all_results(allocations) if not result.adminAccess]
+        return ClaimedDevices(self._located([*allocated, *added], name), allocations=allocations)
 
     def _freed_results(
         self, freed: Iterable[ResourceClaim], leaving: Collection[str]
     ) -> list[DeviceRequestAllocationResult]:
         results = [result for claim in freed for result in _results(claim)]
-        parts = [part for uid in leaving if uid in self._assumed for part in self._assumed[uid].results.values()]
-        return results + [result for part in parts for result in part]
+        assumed = [self._assumed[uid].allocations for uid in leaving if uid in self._assumed]
+        return results + [result for allocations in assumed for result in all_results(allocations)]
 
     @contextmanager
     def _as_if(
         self, freed: Sequence[DeviceRequestAllocationResult], taken: Sequence[DeviceRequestAllocationResult]
     ) -> Iterator[None]:
-        """Changes which devices are allocated, for the time of a prediction."""
+        """Changes which devices are allocated, for the time of a choice."""
         self._release(freed)
         self._hold(taken)
         try:
@@ -286,120 +319,83 @@ class Claims:
             self._release(taken)
             self._hold(freed)
 
-    def _made(self, pod: ClaimingPod, node: Node | None) -> ResourceClaim | Unknown | None:
-        """Returns the claim that kube-scheduler makes for extended resources of the pod, None if it makes none."""
-        if node is None or pod.needs is None or not self.extended_resources(pod.needs):
-            return None
-        spec = _spec(pod.needs)
-        return self._extended.claim(pod.namespace, spec, self._extended.requested_by(spec), node.allocatable)
-
-    def _predict(
-        self, node: Node | None, claims: list[ResourceClaim], work: Work
-    ) -> dict[str, tuple[DeviceRequestAllocationResult, ...]] | ClaimedDevices:
+    def _choose(
+        self, node: Node | None, claims: Sequence[ResourceClaim], ranks: Iterable[Rank], work: Work
+    ) -> dict[str, AllocationResult] | ClaimedDevices:
+        if not self.drivers:
+            return ClaimedDevices(problem="kube-scheduler has not allocated the claims yet")
         if node is None:
-            return ClaimedDevices(problem="the node has no Node object")
-        if self.features is None:
-            return ClaimedDevices(problem="the version of kube-scheduler is not known yet")
+            return ClaimedDevices(problem="the node has no Node object", is_short=True)
         if self._over:
             over = self._over.values()
             if "" in over:
-                return ClaimedDevices(
-                    problem=f"devices and claims take more than the {self._most_bytes >> 20} MiB that are kept"
-                )
+                problem = f"devices and claims take more than the {self._most_bytes >> 20} MiB that are kept"
+                return ClaimedDevices(problem=problem, is_short=True)
             if node.name in over:
-                return ClaimedDevices(
-                    problem=f"the ResourceSlices of the node take more than the {_MOST_SHARE >> 20} MiB that are kept"
-                )
-        found = allocate(
-            node, claims, self._inventory, self._classes, self._allocated, self.features, self._selectors, work
-        )
-        match found:
-            case Allocation():
+                problem = f"the ResourceSlices of the node take more than the {_MOST_SHARE >> 20} MiB that are kept"
+                return ClaimedDevices(problem=problem, is_short=True)
+        failed: NoFit | Unknown = NoFit("no device")
+        for rank in ranks:
+            found = self._allocate(node, claims, partial(self._own, rank), work)
+            if isinstance(found, Allocation):
                 return {
-                    claim.key: tuple([_result(device, f"{claim.key} {at}") for at, device in enumerate(devices)])
-                    for claim, devices in zip(claims, found.claims, strict=True)
+                    claim.key: with_share_ids(allocation, _provisional(claim.key))
+                    for claim, allocation in zip(claims, found.claims, strict=True)
                 }
-            case NoFit():
-                problem = f"kube-scheduler is predicted to allocate nothing: {found.reason}"
-                # An error that ends the attempt does not depend on which devices are allocated.
-                return ClaimedDevices(problem=problem, is_short=not found.ends_attempt)
-            case Unknown():
-                return ClaimedDevices(problem=f"not modelled: {found.feature}")
+            failed = found
+        if isinstance(failed, Unknown):
+            # It may be a claim for devices of other drivers.
+            return ClaimedDevices(problem=f"not known: {failed.feature}", is_short=work.left <= 0)
+        if not any(isinstance(self._allocate(node, [claim], self._of_others, work), NoFit) for claim in claims):
+            return ClaimedDevices(problem=_OF_OTHERS, is_short=work.left <= 0)
+        return ClaimedDevices(problem=failed.reason, is_short=True)
+
+    def _allocate(
+        self, node: Node, claims: Sequence[ResourceClaim], rank: Rank, work: Work
+    ) -> Allocation | NoFit | Unknown:
+        return allocate(node, claims, self._inventory, self._classes, self._allocated, self._selectors, work, rank)
+
+    def _own(self, rank: Rank, device: DeviceID) -> int | None:
+        return rank(device) if device.driver in self.drivers else None
+
+    def _of_others(self, device: DeviceID) -> int | None:
+        return None if device.driver in self.drivers else 0
 
     def _located(self, devices: Iterable[DeviceID], node: str) -> tuple[ClaimedDevice, ...]:
         return tuple([ClaimedDevice(device, self.location(device, node)) for device in devices])
 
     # Assumed allocations
 
-    def assume(self, uid: str, node: str, results: Mapping[str, tuple[DeviceRequestAllocationResult, ...]]) -> None:
-        """Expects the allocation of a pod's claims on a node: kube-scheduler is predicted to have made the allocation,
-        and writes it before the bind."""
+    def assume(self, uid: str, node: str, allocations: Mapping[str, AllocationResult]) -> None:
+        """Expects the allocation of a pod's claims on a node, which is decided and about to be written."""
         self.forget(uid)
-        waiting = {key: part for key, part in results.items() if self._is_waiting(key)}
+        waiting = {key: allocation for key, allocation in allocations.items() if self._is_waiting(key)}
         if not waiting:
             return
-        self._assumed[uid] = _Assumed(node, waiting)
-        for part in waiting.values():
-            self._hold(part)
+        self._assumed[uid] = Assumed(node, waiting)
+        self._hold(all_results(waiting))
         self.changed(node, False)
 
     def forget(self, uid: str) -> None:
         """Ends the assumed allocation of a pod, if it has one."""
         assumed = self._assumed.pop(uid, None)
         if assumed is not None:
-            for part in assumed.results.values():
-                self._release(part)
+            self._release(all_results(assumed.allocations))
             self.changed(assumed.node, True)
 
     def _is_waiting(self, key: str) -> bool:
         kept = self._claims.get(key)
-        if kept is None and key.endswith(f"/{EXTENDED_NAME}"):
-            return True
         return kept is not None and kept.claim.status.allocation is None
 
-    def _settle(self, key: str, results: Sequence[DeviceRequestAllocationResult] | None = None) -> None:
-        """Ends the assumed allocations of a claim whose status has an allocation with these `results`, or which is
-        gone."""
-        self._as_predicted.pop(key)
+    def _settle(self, key: str) -> None:
+        """Ends the assumed allocations of a claim whose status has an allocation, or which is gone."""
         for uid, assumed in list(self._assumed.items()):
-            part = assumed.results.pop(key, None)
-            if not assumed.results:
+            allocation = assumed.allocations.pop(key, None)
+            if not assumed.allocations:
                 del self._assumed[uid]
-            if part is None:
-                continue
-            self._release(part)
-            self.changed(assumed.node, True)
-            if results is not None:
-                self._compare(key, assumed.node, part, results)
-
-    def _settle_extended(self, claim: ResourceClaim, results: Sequence[DeviceRequestAllocationResult]) -> None:
-        """Ends the assumed allocation of the claim that kube-scheduler has made for extended resources of a pod."""
-        provisional = f"{claim.metadata.namespace}/{EXTENDED_NAME}"
-        for owner in claim.metadata.ownerReferences or ():
-            assumed = self._assumed.get(owner.uid)
-            part = None if assumed is None else assumed.results.pop(provisional, None)
-            if assumed is not None and part is not None:
-                if not assumed.results:
-                    del self._assumed[owner.uid]
-                self._release(part)
+            if allocation is not None:
+                self._release(allocation.devices.results or ())
                 self.changed(assumed.node, True)
-                if results:
-                    self._compare(claim.key, assumed.node, part, results)
-
-    def _compare(
-        self,
-        key: str,
-        node: str,
-        predicted: Sequence[DeviceRequestAllocationResult],
-        actual: Sequence[DeviceRequestAllocationResult],
-    ) -> None:
-        if all(self.location(result.id, node) is None for result in actual):
-            self.predictions["elsewhere"] += 1
-            return
-        is_right = _devices(predicted) == _devices(actual)
-        self.predictions["right" if is_right else "wrong"] += 1
-        if is_right:
-            self._as_predicted.put(key, None)
 
     # Objects
 
@@ -451,12 +447,15 @@ class Claims:
             digest = before.digest
         else:
             digest = blake2b(_encode([claim.spec, claim.not_modelled]), digest_size=16).digest()
+        self.arrivals += before is None
         self._forget_claim(key)
         claim, size, spec_size = self._share(claim)
         if not self._keeps(f"claim {key}", size):
             return
         self._shares[f"namespace {claim.metadata.namespace}"] += spec_size
         self._claims[key] = _Claim(claim, size, spec_size, digest)
+        if ALLOCATED_FOR in (claim.metadata.annotations or {}):
+            self._marked.add(key)
         results = _results(claim)
         self._hold(results)
         self._users.put(claim)
@@ -465,9 +464,7 @@ class Claims:
             # Which pods have to leave before the devices are free.
             self._note_results(results, is_better=False)
         if was != results:
-            self._settle(key, results or None)
-            if _is_extended(claim):
-                self._settle_extended(claim, results)
+            self._settle(key)
             self._note_results((*was, *results), is_better=not results)
 
     def _share(self, claim: ResourceClaim) -> tuple[ResourceClaim, int, int]:
@@ -478,7 +475,8 @@ class Claims:
         extra = len(_encode([metadata.annotations, metadata.ownerReferences]))
         if self._shares[namespace] + spec + extra <= _MOST_SHARE:
             return claim, spec + rest, spec + extra
-        bare = msgspec.structs.replace(metadata, annotations=None, ownerReferences=None)
+        mark = {name: uid for name, uid in (metadata.annotations or {}).items() if name == ALLOCATED_FOR}
+        bare = replace(metadata, annotations=mark or None, ownerReferences=None)
         why = f"spec beyond the {_MOST_SHARE >> 20} MiB that are kept of a namespace"
         return ResourceClaim(bare, status=claim.status, not_modelled=(why,)), rest - extra, 0
 
@@ -493,6 +491,7 @@ class Claims:
     def _forget_claim(self, key: str) -> _Claim | None:
         self._over.pop(f"claim {key}", None)
         before = self._claims.pop(key, None)
+        self._marked.discard(key)
         if before is not None:
             self.bytes -= before.size
             _take(self._shares, f"namespace {before.claim.metadata.namespace}", before.spec_size)
@@ -517,7 +516,6 @@ class Claims:
 
     def _note_classes(self) -> None:
         classes = self._classes.values()
-        self._extended = ExtendedResources(classes)
         named = (name for item in classes for name in (CLASS_PREFIX + item.name, item.spec.extendedResourceName))
         self._backed = frozenset([name for name in named if name is not None])
         self._note("")
@@ -556,30 +554,6 @@ class Claims:
             self.changed(name, is_better)
 
 
-def _is_extended(claim: ResourceClaim) -> bool:
-    """Returns whether kube-scheduler has made the claim for extended resources of a pod."""
-    return (claim.metadata.annotations or {}).get(EXTENDED_RESOURCE_CLAIM) == "true"
-
-
-def _spec(needs: Needs) -> Spec:
-    """Returns the containers of a pod with their requests."""
-    containers = [
-        (
-            container.kind,
-            Container(
-                container.name,
-                Resources({**container.requests}),
-                restartPolicy="Always" if container.kind == "sidecar" else None,
-            ),
-        )
-        for container in needs.containers
-    ]
-    return Spec(
-        tuple([container for kind, container in containers if kind == "app"]),
-        tuple([container for kind, container in containers if kind != "app"]),
-    )
-
-
 def _results(claim: ResourceClaim) -> tuple[DeviceRequestAllocationResult, ...]:
     allocation = claim.status.allocation
     return () if allocation is None else allocation.devices.results or ()
@@ -591,23 +565,10 @@ def _is_available(claim: ResourceClaim, node: Node) -> bool:
     return allocation is None or allocation.nodeSelector is None or selects(allocation.nodeSelector, node)
 
 
-def _result(device: AllocatedDevice, share: str) -> DeviceRequestAllocationResult:
-    """Returns the device as the status of its claim will have it; a shared device under the provisional ID `share`."""
-    driver, pool, name = device.id
-    consumed = None if device.consumed is None else {key: f"{nano}n" for key, nano in device.consumed.items()}
-    return DeviceRequestAllocationResult(
-        device.request,
-        driver,
-        pool,
-        name,
-        adminAccess=device.admin_access or None,
-        shareID=None if consumed is None else share,
-        consumedCapacity=consumed,
-    )
-
-
-def _devices(results: Iterable[DeviceRequestAllocationResult]) -> list[tuple[str, DeviceID]]:
-    return [(result.request, result.id) for result in results]
+def _provisional(key: str) -> Callable[[], str]:
+    """Returns what makes the IDs of shared devices until they are written, with random IDs."""
+    numbers = count()
+    return lambda: f"{key} {next(numbers)}"
 
 
 def _version(claim: ResourceClaim) -> int:

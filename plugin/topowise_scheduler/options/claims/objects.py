@@ -1,14 +1,13 @@
-"""Decodes objects of `resource.k8s.io`: ResourceSlices, ResourceClaims, their templates and DeviceClasses. Pure.
+"""Decodes objects of `resource.k8s.io`: ResourceSlices, ResourceClaims and DeviceClasses. Pure.
 
-Fields are spelt as in v1 (1.34), which v1beta2 shares. v1beta1 (1.32) has a device's fields under `basic` and a
-request's fields on the request; both are decoded into the form of v1. A field that this module does not know may change
-what kube-scheduler allocates, so its path goes to `not_modelled`, and the allocator answers `Unknown`. API:
-k8s.io/api/resource/v1, types.go (1.36).
+Fields are spelt as in v1 (1.34), which v1beta2 shares. A field that this module does not know may change what can be
+allocated, so its path goes to `not_modelled`, and the allocator answers `Unknown`. API: k8s.io/api/resource/v1,
+types.go (1.36).
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -20,8 +19,6 @@ MOST_BYTES: Final = 2 << 20
 """The most bytes of an object. etcd takes 1.5 MiB."""
 EXTENDED_RESOURCE_CLAIM: Final = "resource.kubernetes.io/extended-resource-claim"
 """Annotation ("true") of a claim that kube-scheduler makes for the extended resources of a pod."""
-POD_CLAIM_NAME: Final = "resource.kubernetes.io/pod-claim-name"
-"""Annotation of a claim that is made from a template: the name in `spec.resourceClaims` of its pod."""
 
 # Bounds of `not_modelled`: paths, and characters of a path.
 _MOST_PATHS: Final = 16
@@ -36,11 +33,7 @@ class DeviceID(NamedTuple):
     device: str
 
 
-class Ignored(msgspec.Struct, frozen=True, gc=False):
-    """An object that no allocation depends on; its fields are not kept."""
-
-
-class _Strict(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+class _Strict(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     """Base of the structs whose unknown fields are recorded."""
 
 
@@ -66,6 +59,7 @@ class ClaimMeta(msgspec.Struct, frozen=True, gc=False):
     creationTimestamp: str | None = None
     deletionTimestamp: str | None = None
     annotations: dict[str, str] | None = None
+    finalizers: tuple[str, ...] | None = None
     ownerReferences: tuple[Owner, ...] | None = None
 
 
@@ -135,7 +129,8 @@ class _DeviceFields(_Strict, frozen=True, gc=False):
     bindingConditions: tuple[str, ...] | None = None
     bindingFailureConditions: tuple[str, ...] | None = None
     allowMultipleAllocations: bool | None = None
-    nodeAllocatableResourceMappings: dict[str, Ignored] | None = None
+    nodeAllocatableResourceMappings: Any = None
+    nodeAllocatableResources: Any = None
 
 
 class Device(_DeviceFields, frozen=True, gc=False):
@@ -229,39 +224,66 @@ class DeviceConstraint(_Strict, frozen=True, gc=False):
     distinctAttribute: str | None = None
 
 
+class DeviceConfiguration(_Strict, frozen=True, gc=False):
+    """Parameters for a driver; `opaque` is JSON as the API server has it, with "driver" and "parameters"."""
+
+    opaque: msgspec.Raw = msgspec.Raw()
+
+    def __post_init__(self) -> None:
+        # A decoded part of a message keeps all of it.
+        msgspec.structs.force_setattr(self, "opaque", self.opaque.copy())
+
+
+class DeviceClaimConfiguration(DeviceConfiguration, frozen=True, gc=False):
+    requests: tuple[str, ...] | None = None
+
+
+class DeviceAllocationConfiguration(DeviceConfiguration, frozen=True, gc=False, forbid_unknown_fields=False):
+    """`source` is "FromClass" or "FromClaim"."""
+
+    source: str = ""
+    requests: tuple[str, ...] | None = None
+
+
 class DeviceClaim(_Strict, frozen=True, gc=False):
     requests: tuple[DeviceRequest, ...] | None = None
     constraints: tuple[DeviceConstraint, ...] | None = None
-    config: tuple[Ignored, ...] | None = None
+    config: tuple[DeviceClaimConfiguration, ...] | None = None
 
 
 class ResourceClaimSpec(_Strict, frozen=True, gc=False):
     devices: DeviceClaim = DeviceClaim()
 
 
-class DeviceRequestAllocationResult(msgspec.Struct, frozen=True, gc=False):
-    """A device of an allocated claim. Devices with `adminAccess` are not taken from others. `shareID` and
-    `consumedCapacity` are of a device that several claims share."""
+class DeviceRequestAllocationResult(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A device of an allocated claim. `request` is the name of the request, "name/subrequest" for a request with
+    `firstAvailable`. Devices with `adminAccess` are not taken from others. `consumedCapacity` (quantities) and
+    `shareID` are of a device that several claims share."""
 
     request: str = ""
     driver: str = ""
     pool: str = ""
     device: str = ""
     adminAccess: bool | None = None
+    tolerations: tuple[DeviceToleration, ...] | None = None
     shareID: str | None = None
     consumedCapacity: dict[str, str] | None = None
     bindingConditions: tuple[str, ...] | None = None
+    bindingFailureConditions: tuple[str, ...] | None = None
 
     @property
     def id(self) -> DeviceID:
         return DeviceID(self.driver, self.pool, self.device)
 
 
-class DeviceAllocationResult(msgspec.Struct, frozen=True, gc=False):
+class DeviceAllocationResult(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     results: tuple[DeviceRequestAllocationResult, ...] | None = None
+    config: tuple[DeviceAllocationConfiguration, ...] | None = None
 
 
-class AllocationResult(msgspec.Struct, frozen=True, gc=False):
+class AllocationResult(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The allocation of a claim; `msgspec.json.encode` makes the API's JSON of it."""
+
     devices: DeviceAllocationResult = DeviceAllocationResult()
     nodeSelector: NodeSelector | None = None
     allocationTimestamp: str | None = None
@@ -291,28 +313,12 @@ class ResourceClaim(msgspec.Struct, frozen=True, gc=False):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
-class ResourceClaimTemplateSpec(_Strict, frozen=True, gc=False):
-    metadata: Ignored = Ignored()
-    spec: ResourceClaimSpec = ResourceClaimSpec()
-
-
-class ResourceClaimTemplate(msgspec.Struct, frozen=True, gc=False):
-    metadata: ClaimMeta = ClaimMeta()
-    spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
-    not_modelled: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """Namespace and name."""
-        return f"{self.metadata.namespace}/{self.metadata.name}"
-
-
 # --- DeviceClass ---
 
 
 class DeviceClassSpec(_Strict, frozen=True, gc=False):
     selectors: tuple[DeviceSelector, ...] | None = None
-    config: tuple[Ignored, ...] | None = None
+    config: tuple[DeviceConfiguration, ...] | None = None
     extendedResourceName: str | None = None
 
 
@@ -326,70 +332,39 @@ class DeviceClass(msgspec.Struct, frozen=True, gc=False):
         return self.metadata.name
 
 
-Version = Literal["v1", "v1beta2", "v1beta1"]
-Decoded = TypeVar("Decoded", ResourceSlice, ResourceClaim, ResourceClaimTemplate, DeviceClass)
+Decoded = TypeVar("Decoded", ResourceSlice, ResourceClaim, DeviceClass)
 
 
-class _Kind(Generic[Decoded]):
+class _Decoder(Generic[Decoded]):
+    """Decodes objects of a kind."""
+
     def __init__(self, struct: type[Decoded]) -> None:
-        self.struct: type[Decoded] = struct
-        self.decoder: msgspec.json.Decoder[Decoded] = msgspec.json.Decoder(struct)
-        self.info = inspect.type_info(struct)
+        self._struct: type[Decoded] = struct
+        self._decoder: msgspec.json.Decoder[Decoded] = msgspec.json.Decoder(struct)
+        self._info = inspect.type_info(struct)
 
-
-_SLICE: Final = _Kind(ResourceSlice)
-_CLAIM: Final = _Kind(ResourceClaim)
-_TEMPLATE: Final = _Kind(ResourceClaimTemplate)
-_CLASS: Final = _Kind(DeviceClass)
-
-
-def decode_slice(raw: bytes | msgspec.Raw, version: Version = "v1") -> ResourceSlice:
-    """Returns a ResourceSlice. Raises ParseError."""
-    return _decoded(_SLICE, raw, version)
-
-
-def decode_claim(raw: bytes | msgspec.Raw, version: Version = "v1") -> ResourceClaim:
-    """Returns a ResourceClaim. Raises ParseError."""
-    return _decoded(_CLAIM, raw, version)
-
-
-def decode_template(raw: bytes | msgspec.Raw, version: Version = "v1") -> ResourceClaimTemplate:
-    """Returns a ResourceClaimTemplate. Raises ParseError."""
-    return _decoded(_TEMPLATE, raw, version)
-
-
-def decode_class(raw: bytes | msgspec.Raw, version: Version = "v1") -> DeviceClass:
-    """Returns a DeviceClass. Raises ParseError."""
-    return _decoded(_CLASS, raw, version)
-
-
-def claim_of(template: ResourceClaimTemplate, namespace: str, name: str) -> ResourceClaim:
-    """Returns the claim that the resource claim controller makes from a template, not allocated."""
-    meta = ClaimMeta(name=name, namespace=namespace)
-    return ResourceClaim(meta, template.spec.spec, not_modelled=template.not_modelled)
-
-
-def _decoded(kind: _Kind[Decoded], raw: bytes | msgspec.Raw, version: Version) -> Decoded:
-    size = memoryview(raw).nbytes
-    if size > MOST_BYTES:
-        raise ParseError(kind.struct.__name__, f"{size} bytes", f"at most {MOST_BYTES} bytes")
-    try:
-        if version != "v1beta1":
+    def __call__(self, raw: bytes | msgspec.Raw) -> Decoded:
+        """Returns an object. Raises ParseError."""
+        size = memoryview(raw).nbytes
+        if size > MOST_BYTES:
+            raise ParseError(self._struct.__name__, f"{size} bytes", f"at most {MOST_BYTES} bytes")
+        try:
             try:
-                return kind.decoder.decode(raw)
+                return self._decoder.decode(raw)
             except msgspec.ValidationError:
                 # An unknown field or a wrong type: `_pruned` finds the first, `convert` raises for the second.
                 pass
-        value = msgspec.json.decode(raw, type=dict[str, Any])
-        if version == "v1beta1":
-            value = _from_v1beta1(value)
-        paths: dict[str, None] = {}
-        pruned = _pruned(kind.info, value, "", paths)
-        pruned.pop("not_modelled", None)
-        item: Decoded = msgspec.convert(pruned, kind.struct)
-    except (msgspec.DecodeError, AttributeError, TypeError, UnicodeDecodeError, RecursionError) as error:
-        raise ParseError(kind.struct.__name__, str(error), "an object of resource.k8s.io") from error
-    return msgspec.structs.replace(item, not_modelled=tuple(paths))
+            paths: dict[str, None] = {}
+            pruned = _pruned(self._info, msgspec.json.decode(raw, type=dict[str, Any]), "", paths)
+            item: Decoded = msgspec.convert(pruned | {"not_modelled": list(paths)}, self._struct)
+        except (msgspec.DecodeError, AttributeError, TypeError, UnicodeDecodeError, RecursionError) as error:
+            raise ParseError(self._struct.__name__, str(error), "an object of resource.k8s.io") from error
+        return item
+
+
+decode_slice: Final = _Decoder(ResourceSlice)
+decode_claim: Final = _Decoder(ResourceClaim)
+decode_class: Final = _Decoder(DeviceClass)
 
 
 def _pruned(info: inspect.Type, value: Any, path: str, paths: dict[str, None]) -> Any:
@@ -406,25 +381,8 @@ def _pruned(info: inspect.Type, value: Any, path: str, paths: dict[str, None]) -
         }
     if isinstance(info, inspect.VarTupleType) and isinstance(value, list):
         return [_pruned(info.item_type, item, f"{path}[]", paths) for item in value]
+    if isinstance(info, inspect.RawType):
+        return msgspec.Raw(msgspec.json.encode(value))
     if isinstance(info, inspect.DictType) and isinstance(value, dict):
         return {name: _pruned(info.value_type, item, f"{path}[]", paths) for name, item in value.items()}
     return value
-
-
-def _from_v1beta1(value: Any) -> Any:
-    """Returns an object of v1beta1 in the form of v1."""
-    spec = value.get("spec") or {}
-    if spec.get("devices") is None and isinstance(spec.get("spec"), dict):
-        spec = spec["spec"]
-    devices = spec.get("devices")
-    if isinstance(devices, list):
-        spec["devices"] = [{**device.pop("basic", {}), **device} for device in devices]
-    elif isinstance(devices, dict):
-        devices["requests"] = [_request_from_v1beta1(request) for request in devices.get("requests") or ()]
-    return value
-
-
-def _request_from_v1beta1(request: dict[str, Any]) -> dict[str, Any]:
-    if request.get("firstAvailable"):
-        return {name: value for name, value in request.items() if value}
-    return {"name": request.pop("name", ""), "exactly": request}

@@ -1,7 +1,4 @@
-"""The requests of claims as the search uses them: checked, with their class and their candidates. Pure.
-
-Upstream: Allocate and validateDeviceRequest in allocator_incubating.go (1.36).
-"""
+"""The requests of claims as the search uses them: checked, with their class and their candidates. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +7,13 @@ from typing import Final
 
 import msgspec
 
-from topowise.quantity import nano_value
 from topowise_scheduler.options.claims import capacity
 from topowise_scheduler.options.claims.allocated import AllocatedDevices
-from topowise_scheduler.options.claims.features import Features
 from topowise_scheduler.options.claims.inventory import Pool, PoolDevice, node_matches
 from topowise_scheduler.options.claims.objects import (
     DeviceClass,
+    DeviceID,
     DeviceRequest,
-    DeviceSelector,
     DeviceSubRequest,
     DeviceTaint,
     DeviceToleration,
@@ -26,7 +21,7 @@ from topowise_scheduler.options.claims.objects import (
     ResourceClaim,
 )
 from topowise_scheduler.options.claims.selectors import Match, Selectors
-from topowise_scheduler.options.claims.work import AttemptError, NotModelledError, Work
+from topowise_scheduler.options.claims.work import NotModelledError, RefusedError, SpentError, Work
 from topowise_scheduler.verdicts.kube_scheduler import Node
 
 MOST_RESULTS: Final = 32
@@ -34,8 +29,9 @@ MOST_RESULTS: Final = 32
 
 
 class Request(msgspec.Struct, eq=False):
-    """A request, or an alternative of a request with `firstAvailable`. `count` is the number of its devices, `every`
-    the devices of the mode "All", None in the mode "ExactCount". `matches` keeps which devices match the selectors."""
+    """A request, or an alternative of a request with `firstAvailable`. `selectors` are the CEL expressions of the class
+    and of the request. `candidates` are the devices that match, in the order of the pools: the request gets `count` of
+    them, all with `is_all`. `problem`: why it cannot be allocated."""
 
     claim: str
     name: str
@@ -43,91 +39,72 @@ class Request(msgspec.Struct, eq=False):
     spec: ExactDeviceRequest | DeviceSubRequest
     device_class: DeviceClass
     is_admin: bool
-    capacity: Mapping[str, int]
+    selectors: tuple[str, ...]
+    candidates: tuple[PoolDevice, ...] = ()
     count: int = 0
-    every: tuple[PoolDevice, ...] | None = None
-    matches: dict[PoolDevice, bool] = {}
+    problem: str = ""
 
     @property
     def full_name(self) -> str:
         return f"{self.parent}/{self.name}" if self.parent else self.name
 
     @property
-    def base_and_sub(self) -> tuple[str, str]:
-        """The names that constraints use."""
-        return (self.parent, self.name) if self.parent else (self.name, "")
+    def is_all(self) -> bool:
+        return self.spec.allocationMode == "All"
+
+    @property
+    def capacity(self) -> Mapping[str, str]:
+        return (self.spec.capacity.requests if self.spec.capacity is not None else None) or {}
+
+    def tolerates(self, item: PoolDevice) -> bool:
+        """Whether the taints of a device let the request have it."""
+        return all(
+            any(_tolerates(toleration, taint) for toleration in self.spec.tolerations or ())
+            for taint in item.device.taints or ()
+            if taint.effect in ("NoSchedule", "NoExecute")
+        )
 
 
 Alternatives = tuple[Request, ...]
 """The alternatives of a request; a request without alternatives is alone and has no parent."""
 
 
-class Context(msgspec.Struct, frozen=True, eq=False):
-    """What all requests of a pod share on a node."""
+class Context(msgspec.Struct, eq=False):
+    """What all requests of a pod share on a node. `failed` is the first failure of a selector, and `unknown` the first
+    feature for which a device is no candidate because the feature is not modelled."""
 
     node: Node
-    features: Features
     selectors: Selectors
     allocated: AllocatedDevices
     classes: Mapping[str, DeviceClass]
     work: Work
+    ranks: Mapping[DeviceID, int | None]
+    failed: str = ""
+    unknown: str = ""
 
-    def is_selectable(self, request: Request, item: PoolDevice) -> bool:
-        """Whether a device matches the class and the request. Raises AttemptError and NotModelledError."""
-        if item.device.bindingConditions and not self.features.binding_conditions:
-            return False
-        known = request.matches.get(item)
-        if known is None:
-            known = request.matches[item] = self._selects(request, item)
-        return known
-
-    def _selects(self, request: Request, item: PoolDevice) -> bool:
-        device_class = request.device_class
-        spec = item.stored.slice.spec
-        return (
-            self._match(f"class {device_class.name}", device_class.spec.selectors or (), item)
-            and self._match(f"claim {request.claim}", request.spec.selectors or (), item)
-            and (
-                not spec.perDeviceNodeSelection
-                or node_matches(self.node, item.device.nodeName, item.device.allNodes, item.device.nodeSelector)
-            )
-        )
-
-    def _match(self, owner: str, selectors: Sequence[DeviceSelector], item: PoolDevice) -> bool:
-        knows_shares = self.features.consumable_capacity
-        for number, selector in enumerate(selectors):
-            self.work.spend(1)
-            if selector.cel is None:
-                raise AttemptError(f"{owner}: selector #{number}: CEL expression empty (unsupported selector type?)")
-            text = selector.cel.expression
-            match = self.selectors.match(text, item, knows_shares, self.work)
+    def matches(self, request: Request, item: PoolDevice) -> bool:
+        """Whether a device matches the class and the request. Raises RefusedError if a selector fails for the device,
+        and NotModelledError."""
+        self.work.spend(1)
+        for selector in request.selectors:
+            match = self.selectors.match(selector, item, self.work)
             if match is Match.NO:
                 return False
             if match is not Match.YES:
-                reason = self.selectors.reason(text, item, knows_shares, self.work)
-                if match is Match.FAILS:
-                    raise AttemptError(f"{owner}: selector #{number}: CEL runtime error: {reason}")
-                raise NotModelledError(f"{owner}: selector #{number}: {reason}")
-        return True
+                reason = self.selectors.reason(selector, item, self.work)
+                text = f"claim {request.claim}, request {request.full_name}, device {'/'.join(item.id)}: {reason}"
+                raise RefusedError(text) if match is Match.FAILS else NotModelledError(text)
+        if not item.stored.slice.spec.perDeviceNodeSelection:
+            return True
+        device = item.device
+        return node_matches(self.node, device.nodeName, device.allNodes, device.nodeSelector)
 
-    def has_capacity(self, request: Request, item: PoolDevice, coming: Mapping[str, int]) -> bool:
+    def has_capacity(self, request: Request, item: PoolDevice, coming: Sequence[Mapping[str, str]]) -> bool:
         """Whether a device has the capacity that a request takes; `coming` is what the claims of the pod take."""
         if item.is_plain and not request.capacity and item.id not in self.allocated.shares:
             return True
         taken = self.allocated.consumed(item.id) if self.allocated.shares else None
         return capacity.fits(request.capacity, item.device, taken or {}, coming)
-
-    def tolerates(self, request: Request, item: PoolDevice) -> bool:
-        """Whether the taints of a device let the request have it."""
-        if not self.features.device_taints:
-            return True
-        tolerations = request.spec.tolerations or ()
-        every_effect = self.features.minor == 34
-        return all(
-            any(_tolerates(toleration, taint) for toleration in tolerations)
-            for taint in item.device.taints or ()
-            if every_effect or taint.effect in ("NoSchedule", "NoExecute")
-        )
 
 
 def _tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
@@ -140,84 +117,90 @@ def _tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
 
 
 def requests_of(claim: ResourceClaim, context: Context, pools: Sequence[Pool]) -> list[Alternatives]:
-    """Returns the requests of a claim. Raises AttemptError and NotModelledError."""
+    """Returns the requests of a claim. Raises RefusedError and NotModelledError."""
     if claim.not_modelled:
         raise NotModelledError(f"field {claim.not_modelled[0]} of ResourceClaim {claim.key}")
-    requests: list[Alternatives] = []
-    least = 0
-    for request in claim.spec.devices.requests or ():
-        alternatives = _alternatives(claim, request, context, pools)
-        least += min(alternative.count for alternative in alternatives)
-        requests.append(alternatives)
+    requests = [_alternatives(claim, request, context, pools) for request in claim.spec.devices.requests or ()]
+    least = sum(min(alternative.count for alternative in alternatives) for alternatives in requests)
     if least > MOST_RESULTS:
-        raise AttemptError(f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of 32")
+        raise RefusedError(f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of 32")
     return requests
 
 
 def _alternatives(
     claim: ResourceClaim, request: DeviceRequest, context: Context, pools: Sequence[Pool]
 ) -> Alternatives:
-    where = f"claim {claim.key}, request {request.name}"
-    features = context.features
-    subrequests = request.firstAvailable or ()
-    if subrequests and not features.prioritized_list:
-        raise AttemptError(f"{where}: has subrequests, but the DRAPrioritizedList feature is disabled")
-    specs = subrequests or ((request.exactly,) if request.exactly is not None else ())
+    specs = request.firstAvailable or ((request.exactly,) if request.exactly is not None else ())
     if not specs:
-        raise NotModelledError(f"{where}: neither exactly nor firstAvailable")
-    if features.is_sorted and not features.consumable_capacity and any(spec.capacity is not None for spec in specs):
-        raise AttemptError(f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled")
-    return tuple(
-        _checked(where, claim, spec.name, request.name, spec, context, pools)
-        if isinstance(spec, DeviceSubRequest)
-        else _checked(where, claim, request.name, "", spec, context, pools)
-        for spec in specs
-    )
+        raise NotModelledError(f"claim {claim.key}, request {request.name}: neither exactly nor firstAvailable")
+    return tuple(_checked(claim, request.name, spec, context, pools) for spec in specs)
 
 
 def _checked(
-    where: str,
     claim: ResourceClaim,
     name: str,
-    parent: str,
     spec: ExactDeviceRequest | DeviceSubRequest,
     context: Context,
     pools: Sequence[Pool],
 ) -> Request:
-    """validateDeviceRequest."""
-    if any(selector.cel is None for selector in spec.selectors or ()):
-        raise AttemptError(f"{where}: CEL expression empty (unsupported selector type?)")
-    admin = spec.adminAccess if isinstance(spec, ExactDeviceRequest) else None
-    if admin is not None and not context.features.admin_access:
-        raise AttemptError(f"{where}: admin access is requested, but the feature is disabled")
+    where = f"claim {claim.key}, request {name}"
     device_class = context.classes.get(spec.deviceClassName)
     if device_class is None:
-        raise AttemptError(f"{where}: could not retrieve device class {spec.deviceClassName}")
+        raise RefusedError(f"{where}: there is no DeviceClass {spec.deviceClassName}")
     if device_class.not_modelled:
         raise NotModelledError(f"field {device_class.not_modelled[0]} of DeviceClass {device_class.name}")
-    requested = spec.capacity.requests if spec.capacity is not None else None
-    amounts = {item: nano_value(amount) for item, amount in (requested or {}).items()}
-    request = Request(claim.key, name, parent, spec, device_class, bool(admin), amounts)
-    if spec.allocationMode == "ExactCount":
-        request.count = spec.count
-    elif spec.allocationMode == "All":
-        request.every = _every(where, request, context, pools)
-        request.count = len(request.every)
-    else:
-        raise AttemptError(f"{where}: unsupported count mode {spec.allocationMode}")
+    if spec.allocationMode not in ("ExactCount", "All"):
+        raise NotModelledError(f"{where}: allocationMode {spec.allocationMode}")
+    selectors = (*(device_class.spec.selectors or ()), *(spec.selectors or ()))
+    expressions = tuple([selector.cel.expression for selector in selectors if selector.cel is not None])
+    if len(expressions) < len(selectors):
+        raise NotModelledError(f"{where}: a selector that is not in CEL")
+    own, parent = (spec.name, name) if isinstance(spec, DeviceSubRequest) else (name, "")
+    is_admin = isinstance(spec, ExactDeviceRequest) and bool(spec.adminAccess)
+    request = Request(claim.key, own, parent, spec, device_class, is_admin, expressions, count=spec.count)
+    _find_candidates(where, request, context, pools)
     return request
 
 
-def _every(where: str, request: Request, context: Context, pools: Sequence[Pool]) -> tuple[PoolDevice, ...]:
-    devices: list[PoolDevice] = []
+def _find_candidates(where: str, request: Request, context: Context, pools: Sequence[Pool]) -> None:
+    found: list[PoolDevice] = []
+    problems: list[str] = []
     for pool in pools:
-        if pool.is_incomplete or pool.invalid:
-            state = "being updated" if pool.is_incomplete else "invalid"
-            raise AttemptError(f"{where}: asks for all devices, but resource pool {pool.id.pool} is currently {state}")
-        devices.extend(
-            item
-            for item in pool.devices
-            if context.is_selectable(request, item)
-            and (not context.features.consumable_capacity or context.has_capacity(request, item, {}))
-        )
-    return tuple(devices)
+        if pool.problem:
+            problems.append(f"pool {pool.id.pool} {pool.problem}")
+        for item in pool.devices:
+            # All devices that match include those that cannot be allocated.
+            if not request.is_all and not _is_free(context, request, item):
+                continue
+            problem = _problem(context, request, item)
+            if problem:
+                problems.append(f"for {'/'.join(item.id)}: {problem}")
+            elif problem is not None:
+                found.append(item)
+    request.candidates = tuple(found)
+    if request.is_all:
+        request.count = len(found)
+        if problems or not found:
+            request.problem = f"{where}: asks for all devices, but {problems[0] if problems else 'there are none'}"
+
+
+def _is_free(context: Context, request: Request, item: PoolDevice) -> bool:
+    is_taken = item.id in context.allocated.devices and not request.is_admin
+    return context.ranks[item.id] is not None and not is_taken
+
+
+def _problem(context: Context, request: Request, item: PoolDevice) -> str | None:
+    """Returns why a device cannot be allocated, "" if it can, and None if it does not match the request."""
+    try:
+        if not context.matches(request, item) or not context.has_capacity(request, item, ()):
+            return None
+    except SpentError:
+        raise
+    except RefusedError as error:
+        context.failed = context.failed or str(error)
+        return str(error)
+    except NotModelledError as error:
+        context.unknown = context.unknown or str(error)
+        return str(error)
+    context.unknown = context.unknown or item.not_modelled
+    return item.not_modelled or ("" if context.ranks[item.id] is not None else "it is not to be allocated")

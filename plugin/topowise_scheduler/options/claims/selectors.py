@@ -29,45 +29,47 @@ class Match(IntEnum):
     UNKNOWN = 4
 
 
+_MATCHES: Final = tuple(Match)
+
+
 class Selectors:
     """Compiled expressions and their results by slice. Together bounded by `most_bytes`. Not thread-safe."""
 
     def __init__(self, most_bytes: int = 32 << 20) -> None:
-        self._expressions: Bounded[tuple[str, bool], Expression | str] = Bounded(most_bytes // 4, _expression_size)
+        self._expressions: Bounded[str, Expression | str] = Bounded(most_bytes // 4, _expression_size)
         self._inputs: Bounded[tuple[int, int], Input] = Bounded(most_bytes // 4, lambda _key, _value: _INPUT_BYTES)
-        self._results: Bounded[tuple[int, str, bool], bytearray] = Bounded(most_bytes // 2, _results_size)
+        self._results: Bounded[tuple[int, str], bytearray] = Bounded(most_bytes // 2, _results_size)
 
     @property
     def bytes(self) -> int:
         """What is kept, in bytes."""
         return self._expressions.bytes + self._inputs.bytes + self._results.bytes
 
-    def match(self, text: str, item: PoolDevice, knows_shares: bool, work: Work) -> Match:
-        """Returns whether a device matches an expression. `knows_shares`: kube-scheduler's gate DRAConsumableCapacity
-        gives expressions the field `allowMultipleAllocations`. Raises SpentError if the `work` is spent."""
-        key = (item.stored.serial, text, knows_shares)
+    def match(self, text: str, item: PoolDevice, work: Work) -> Match:
+        """Returns whether a device matches an expression. Raises SpentError if the `work` is spent."""
+        key = (item.stored.serial, text)
         results = self._results.get(key)
         if results is None:
             results = bytearray(len(item.stored.slice.spec.devices or ()))
             self._results.put(key, results)
-        result = Match(results[item.index])
+        result = _MATCHES[results[item.index]]
         if result is Match.NOT_EVALUATED:
-            result = self._evaluated(text, item, knows_shares, work)[0]
+            result = self._evaluated(text, item, work)[0]
             results[item.index] = result
         return result
 
-    def reason(self, text: str, item: PoolDevice, knows_shares: bool, work: Work) -> str:
+    def reason(self, text: str, item: PoolDevice, work: Work) -> str:
         """Returns why an expression fails for a device, or why its result is unknown. Raises SpentError."""
-        return self._evaluated(text, item, knows_shares, work)[1]
+        return self._evaluated(text, item, work)[1]
 
-    def _evaluated(self, text: str, item: PoolDevice, knows_shares: bool, work: Work) -> tuple[Match, str]:
+    def _evaluated(self, text: str, item: PoolDevice, work: Work) -> tuple[Match, str]:
         # No evaluation begins once the work is spent.
         work.spend(0)
-        expression = self._expressions.get((text, knows_shares))
+        expression = self._expressions.get(text)
         if expression is None:
             work.left -= len(text) // _COMPILED
-            expression = _compiled(text, knows_shares)
-            self._expressions.put((text, knows_shares), expression)
+            expression = _compiled(text)
+            self._expressions.put(text, expression)
         if isinstance(expression, str):
             return Match.UNKNOWN, expression
         device = self._inputs.once((item.stored.serial, item.index), lambda: input_of(item.id.driver, item.device))
@@ -82,17 +84,17 @@ class Selectors:
             work.left -= values.MOST_UNITS - max(run.left, 0)
 
 
-def _compiled(text: str, knows_shares: bool) -> Expression | str:
+def _compiled(text: str) -> Expression | str:
     try:
-        return Expression(text, knows_shares)
+        return Expression(text)
     except NotModelledError as error:
         return str(error)
 
 
-def _expression_size(key: tuple[str, bool], _: Expression | str) -> int:
-    return _CHARACTER_BYTES * len(key[0])
+def _expression_size(text: str, _: Expression | str) -> int:
+    return _CHARACTER_BYTES * len(text)
 
 
-def _results_size(key: tuple[int, str, bool], results: bytearray) -> int:
+def _results_size(key: tuple[int, str], results: bytearray) -> int:
     # The text is the API object's or its copy; a slice's results share it with the expression.
     return len(results) + 200

@@ -1,4 +1,4 @@
-"""How much a prediction may compute, and how it ends without a result. Pure."""
+"""How much a search may compute, and how it ends without a result. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class NotModelledError(Exception):
     """The result is not known; the text names the feature."""
 
 
-class AttemptError(Exception):
-    """kube-scheduler ends the attempt to schedule the pod with this error."""
+class RefusedError(Exception):
+    """The claims cannot be allocated; the text says why."""
 
 
 class EvaluationError(Exception):
@@ -20,7 +20,7 @@ class EvaluationError(Exception):
 SEARCH_STEP: Final = 10
 """The units of a device that a search looks at. A unit is that of a CEL expression, about 0.4 us."""
 MOST_UNITS: Final = 50_000
-"""The units of a prediction, about 20 ms."""
+"""The units of a call, about 20 ms."""
 
 
 class SpentError(NotModelledError):

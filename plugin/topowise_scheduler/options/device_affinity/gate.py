@@ -67,6 +67,10 @@ class DeviceAffinityOption(Option, Source):
         ignored = self._ignored.on(record.uid, record.priority, name)
         return self.refusal_in(record, name, self._node_states.states(name, {record.uid, *ignored, *leaving}))
 
+    def minds_order(self, record: PodRecord, name: str) -> bool:
+        """See `Option`."""
+        return record.steered is None and record.demand(NO_TERMS).is_required
+
     def graded(self, question: Question, ratings: Ratings, changed: Mapping[str, ChangedNode]) -> Ratings:
         """See `Option`. Within a rank, the more terms are met the better."""
         record, terms = question.record, _terms(question.record)

@@ -106,6 +106,15 @@ def is_required(demands: Sequence[Demand]) -> bool:
     return any(demand.is_required and demand.needs_label for demand in demands)
 
 
+def takers(states: Sequence[Kubelet], views: Views) -> Iterator[int]:
+    """Yields the NUMA nodes that take the steered pod in each state, the best first."""
+    node = states[0]
+    pod = views(None)(node)
+    if not _static_refusal(node, pod):
+        ranked = _ranked(node, pod, views, (), _numa_node(node, pod))
+        yield from (numa for numa in ranked if _fits(states, views, numa))
+
+
 def refusal_of(states: Sequence[Kubelet], views: Views, demands: Sequence[Demand]) -> Refusal | None:
     """Returns why no NUMA node of the node meets the required demands in each state, None if a NUMA node does, or if
     the pod needs no label."""

@@ -16,8 +16,7 @@ from topowise_scheduler.options.claims.cel.values import Domains, Quantity, Run,
 from topowise_scheduler.options.claims.objects import Device, DeviceAttribute
 from topowise_scheduler.options.claims.work import EvaluationError
 
-_FIELDS: Final = frozenset(("driver", "attributes", "capacity"))
-_SHARED: Final = "allowMultipleAllocations"
+_FIELDS: Final = frozenset(("driver", "attributes", "capacity", "allowMultipleAllocations"))
 
 
 class Input(NamedTuple):
@@ -46,12 +45,17 @@ def input_of(driver: str, device: Device) -> Input:
         "driver": driver,
         "attributes": Domains(attributes),
         "capacity": Domains(capacity),
-        _SHARED: bool(device.allowMultipleAllocations),
+        "allowMultipleAllocations": bool(device.allowMultipleAllocations),
     }
     return Input({"device": fields}, problem)
 
 
 def _attribute(attribute: DeviceAttribute) -> Any:
+    several = attribute.ints or attribute.bools or attribute.strings
+    if several:
+        return list(several)
+    if attribute.versions:
+        return [Version(semver.parse(version)) for version in attribute.versions]
     if attribute.integer is not None:
         return attribute.integer
     if attribute.boolean is not None:
@@ -69,13 +73,13 @@ def _qualified(name: str, driver: str) -> tuple[str, str]:
 
 
 class Expression:
-    """A compiled expression. `knows_shares`: the field allowMultipleAllocations exists. Raises NotModelledError for an
-    expression beyond the part of the language that is modelled."""
+    """A compiled expression. Raises NotModelledError for an expression beyond the part of the language that is
+    modelled."""
 
-    def __init__(self, text: str, knows_shares: bool) -> None:
+    def __init__(self, text: str) -> None:
         self._evaluate: Evaluate | None = None
         try:
-            self._evaluate = Parser(text, _FIELDS | {_SHARED} if knows_shares else _FIELDS).parse()
+            self._evaluate = Parser(text, _FIELDS).parse()
         except EvaluationError as error:
             self._problem = str(error)
 

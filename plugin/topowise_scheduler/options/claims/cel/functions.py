@@ -8,7 +8,6 @@ k8s.io/apiserver/pkg/cel/library.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -21,10 +20,11 @@ from topowise_scheduler.options.claims.cel.values import (
     Optional,
     Quantity,
     Run,
-    Uint,
     Version,
     compare,
+    contains,
     integer,
+    is_equal,
     no_overload,
 )
 from topowise_scheduler.options.claims.work import EvaluationError, NotModelledError
@@ -34,7 +34,6 @@ Function = Callable[..., Any]
 _BILLION: Final = 1_000_000_000
 _WHOLE: Final = re.compile(r"[+-]?\d+([kMGTPE]|[KMGTPE]i|[eE]\+?\d+)?", re.ASCII)
 _INTEGER: Final = re.compile(r"[+-]?\d{1,30}", re.ASCII)
-_DOUBLE: Final = re.compile(r"[+-]?\d{1,30}(\.\d{1,30})?", re.ASCII)
 
 
 def _are(kind: type, *values: Any) -> None:
@@ -52,67 +51,42 @@ def add(run: Run, left: Any, right: Any) -> Any:
     _are(kind, right)
     if kind is int:
         return integer(left + right)
-    if kind is float:
-        return left + right
     if kind is str:
         run.spend((len(left) + len(right)) // 16)
         return left + right
     if kind is list:
         run.spend(len(left) + len(right))
         return left + right
-    raise _unless_modelled(left)
+    raise no_overload()
 
 
-def subtract(run: Run, left: Any, right: Any) -> Any:
-    """left - right."""
-    return _numeric(left, right, lambda before, after: before - after)
+def arithmetic(operation: Callable[[int, int], int]) -> Function:
+    """Returns an operator of integers."""
 
-
-def multiply(run: Run, left: Any, right: Any) -> Any:
-    """left * right."""
-    return _numeric(left, right, lambda before, after: before * after)
-
-
-def divide(run: Run, left: Any, right: Any) -> Any:
-    """left / right; of integers the part before the point."""
-    return _numeric(left, right, _quotient)
-
-
-def modulo(run: Run, left: Any, right: Any) -> int:
-    """left % right of integers, with the sign of left."""
-    if type(left) is not int or type(right) is not int:
-        raise _unless_modelled(left)
-    if right == 0:
-        raise EvaluationError("modulus by zero")
-    return integer(left - right * integer(_quotient(left, right)))
-
-
-def negate(run: Run, value: Any) -> Any:
-    """-value."""
-    return subtract(run, -0.0 if type(value) is float else 0, value)
-
-
-def _numeric(left: Any, right: Any, operation: Function) -> Any:
-    if type(left) is int and type(right) is int:
+    def operator(run: Run, left: Any, right: Any) -> int:
+        _are(int, left, right)
         return integer(operation(left, right))
-    if type(left) is float and type(right) is float:
-        return operation(left, right)
-    raise _unless_modelled(left)
+
+    return operator
 
 
-def _quotient(left: Any, right: Any) -> Any:
+def quotient(left: int, right: int) -> int:
+    """left / right, the part before the point."""
     if right == 0:
-        if type(left) is int:
-            raise EvaluationError("division by zero")
-        return math.nan if left == 0 or left != left else math.copysign(math.inf, left) * math.copysign(1, right)
-    if type(left) is float:
-        return left / right
+        raise EvaluationError("division by zero")
     number = abs(left) // abs(right)
     return number if (left < 0) == (right < 0) else -number
 
 
-def _unless_modelled(left: Any) -> Exception:
-    return NotModelledError("arithmetic of unsigned integers") if type(left) is Uint else no_overload()
+def remainder(left: int, right: int) -> int:
+    """left % right, with the sign of left."""
+    return left - right * integer(quotient(left, right))
+
+
+def negate(run: Run, value: Any) -> int:
+    """-value."""
+    _are(int, value)
+    return integer(-value)
 
 
 # --- Sizes and conversions ---
@@ -131,25 +105,7 @@ def _int(run: Run, value: Any) -> int:
         if _INTEGER.fullmatch(value) is None:
             raise EvaluationError("type conversion error from 'string' to 'int'")
         return integer(int(value))
-    if type(value) is float and abs(value) < 1 << 62:
-        return int(value)
-    raise NotModelledError("a conversion to int") if type(value) in (Uint, float) else no_overload()
-
-
-def _double(run: Run, value: Any) -> float:
-    if type(value) in (int, float):
-        return float(value)
-    if type(value) is str and _DOUBLE.fullmatch(value):
-        return float(value)
-    raise NotModelledError("a conversion to double") if type(value) in (Uint, str) else no_overload()
-
-
-def _string(run: Run, value: Any) -> str:
-    if type(value) is bool:
-        return "true" if value else "false"
-    if type(value) in (str, int):
-        return str(value)
-    raise NotModelledError("a conversion to string") if type(value) in (Uint, float) else no_overload()
+    raise no_overload()
 
 
 # --- Texts ---
@@ -159,20 +115,13 @@ def _text(function: Function, *kinds: type) -> Function:
     """Returns a function of a text and arguments of these kinds."""
 
     def checked(run: Run, text: Any, *arguments: Any) -> Any:
-        if type(text) is list:
-            raise NotModelledError("a function of lists")
         _are(str, text)
-        if len(arguments) > len(kinds):
-            raise NotModelledError("a number of arguments")
-        for kind, argument in zip(kinds, arguments, strict=False):
+        for kind, argument in zip(kinds, arguments, strict=True):
             _are(kind, argument)
         run.read(text)
         # kube-scheduler's cost of a search is the product of the lengths.
         run.spend(sum([len(text) * len(argument) for argument in arguments if type(argument) is str]) >> 13)
-        result = function(text, *arguments)
-        if type(result) in (str, list):
-            run.spend(len(result) // 16 if type(result) is str else len(result))
-        return result
+        return function(text, *arguments)
 
     return checked
 
@@ -185,44 +134,16 @@ def _ascii_upper(text: str) -> str:
     return "".join([letter.upper() if letter.isascii() else letter for letter in text])
 
 
-def _char_at(text: str, index: int) -> str:
-    return text[_index(text, index) :][:1]
-
-
 def _index(text: str, index: int) -> int:
     if not 0 <= index <= len(text):
         raise EvaluationError(f"index out of range: {index}")
     return index
 
 
-def _index_of(text: str, part: str) -> int:
-    return text.find(part)
-
-
-def _last_index_of(text: str, part: str) -> int:
-    return text.rfind(part)
-
-
 def _substring(text: str, start: int, end: int | None = None) -> str:
     if end is not None and start > end:
         raise EvaluationError(f"invalid substring range. start: {start}, end: {end}")
     return text[_index(text, start) : len(text) if end is None else _index(text, end)]
-
-
-def _replace(text: str, old: str, new: str) -> str:
-    if not old or len(text) * len(new) > 1 << 16:
-        raise NotModelledError("a replacement of nothing, or by a long text")
-    return text.replace(old, new)
-
-
-def _split(text: str, separator: str) -> list[str]:
-    return text.split(separator) if separator else list(text)
-
-
-def _trim(text: str) -> str:
-    if not text.isascii():
-        raise NotModelledError("white space beyond ASCII")
-    return text.strip(" \t\n\v\f\r")
 
 
 # --- Regular expressions ---
@@ -295,29 +216,10 @@ def _read(parse: Callable[[str], Any], text: str) -> Any:
         raise EvaluationError(str(error)) from error
 
 
-def _is_read(parse: Callable[[str], Any], text: str) -> bool:
-    try:
-        parse(text)
-    except ParseError:
-        return False
-    return True
-
-
-def _is_quantity(run: Run, text: Any) -> bool:
-    _are(str, text)
-    return _is_read(_nano, text)
-
-
 def _version(run: Run, text: Any, normalize: Any = False) -> Version:
     _are(str, text)
     _are(bool, normalize)
     return Version(_read(_normalized if normalize else semver.parse, text))
-
-
-def _is_version(run: Run, text: Any, normalize: Any = False) -> bool:
-    _are(str, text)
-    _are(bool, normalize)
-    return _is_read(_normalized if normalize else semver.parse, text)
 
 
 def _normalized(text: str) -> semver.Version:
@@ -329,11 +231,6 @@ def _compare_to(run: Run, left: Any, right: Any) -> int:
         return semver.compare(left.version, right.version)
     _are(Quantity, left, right)
     return compare(run, left.nano, right.nano)
-
-
-def _sign(run: Run, value: Any) -> int:
-    _are(Quantity, value)
-    return int(value.nano > 0) - int(value.nano < 0)
 
 
 def _is_integer(run: Run, value: Any) -> bool:
@@ -348,25 +245,6 @@ def _as_integer(run: Run, value: Any) -> int:
     return int(value.nano // _BILLION)
 
 
-def _sum(sign: int) -> Function:
-    def total(run: Run, left: Any, right: Any) -> Quantity:
-        _are(Quantity, left)
-        amount = right * _BILLION if type(right) is int else right.nano if type(right) is Quantity else None
-        if amount is None:
-            raise no_overload()
-        nano = left.nano + sign * amount
-        if nano % _BILLION == 0 and amount % _BILLION:
-            raise NotModelledError("a sum of fractions that is an integer")
-        return Quantity(nano, is_sum=True)
-
-    return total
-
-
-def _float(run: Run, value: Any) -> float:
-    _are(Quantity, value)
-    return float(value.nano / _BILLION)
-
-
 def _part(index: int) -> Function:
     def part(run: Run, value: Any) -> int:
         _are(Version, value)
@@ -375,18 +253,12 @@ def _part(index: int) -> Function:
     return part
 
 
+def _includes(run: Run, value: Any, item: Any) -> bool:
+    """Of a list whether it has the item, of another value whether it is the item."""
+    return contains(run, item, value) if type(value) is list else is_equal(run, value, item)
+
+
 # --- Optional values ---
-
-
-def _none(run: Run) -> Optional:
-    return Optional()
-
-
-def _value(run: Run, value: Any) -> Any:
-    _are(Optional, value)
-    if not value.values:
-        raise EvaluationError("optional.none() dereference")
-    return value.values[0]
 
 
 def _has_value(run: Run, value: Any) -> bool:
@@ -397,19 +269,10 @@ def _has_value(run: Run, value: Any) -> bool:
 GLOBAL: Final[Mapping[tuple[str, int], Function]] = {
     ("size", 1): _size,
     ("int", 1): _int,
-    ("double", 1): _double,
-    ("string", 1): _string,
-    ("dyn", 1): lambda run, value: value,
     ("matches", 2): _matches,
     ("quantity", 1): _quantity,
-    ("isQuantity", 1): _is_quantity,
-    ("sign", 1): _sign,
     ("semver", 1): _version,
     ("semver", 2): _version,
-    ("isSemver", 1): _is_version,
-    ("isSemver", 2): _is_version,
-    ("optional.of", 1): lambda run, value: Optional((value,)),
-    ("optional.none", 0): _none,
 }
 """Functions by name and number of arguments."""
 
@@ -421,26 +284,17 @@ MEMBERS: Final[Mapping[tuple[str, int], Function]] = {
     ("matches", 2): _matches,
     ("lowerAscii", 1): _text(_ascii_lower),
     ("upperAscii", 1): _text(_ascii_upper),
-    ("charAt", 2): _text(_char_at, int),
-    ("indexOf", 2): _text(_index_of, str),
-    ("lastIndexOf", 2): _text(_last_index_of, str),
     ("substring", 2): _text(_substring, int),
     ("substring", 3): _text(_substring, int, int),
-    ("replace", 3): _text(_replace, str, str),
-    ("split", 2): _text(_split, str),
-    ("trim", 1): _text(_trim),
+    ("includes", 2): _includes,
     ("compareTo", 2): _compare_to,
     ("isGreaterThan", 2): lambda run, left, right: _compare_to(run, left, right) > 0,
     ("isLessThan", 2): lambda run, left, right: _compare_to(run, left, right) < 0,
     ("isInteger", 1): _is_integer,
     ("asInteger", 1): _as_integer,
-    ("asApproximateFloat", 1): _float,
-    ("add", 2): _sum(1),
-    ("sub", 2): _sum(-1),
     ("major", 1): _part(0),
     ("minor", 1): _part(1),
     ("patch", 1): _part(2),
-    ("value", 1): _value,
     ("hasValue", 1): _has_value,
 }
 """Functions by name and number of arguments, the value before the point included."""

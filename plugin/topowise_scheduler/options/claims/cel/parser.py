@@ -8,13 +8,14 @@ Upstream: github.com/google/cel-go/parser, interpreter/interpretable.go and attr
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from topowise import quantity
 from topowise_scheduler.options.claims.cel import functions, values
-from topowise_scheduler.options.claims.cel.values import Optional, Run, Uint
+from topowise_scheduler.options.claims.cel.values import Optional, Run
 from topowise_scheduler.options.claims.work import EvaluationError, NotModelledError
 
 LONGEST: Final = 10 * 1024
@@ -41,11 +42,10 @@ class Node(NamedTuple):
 
 _TOKEN: Final = re.compile(
     r"""(?:\s|//[^\n]*)*
-    (?: (?P<string>[rR]?(?:\"{3}.*?\"{3}|'{3}.*?'{3}|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'))
-      | (?P<double>\d+\.\d+(?:[eE][+-]?\d+)?)
-      | (?P<int>0x[0-9a-fA-F]+[uU]?|\d+[uU]?)(?![\w.])
+    (?: (?P<string>[rR]?(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'))
+      | (?P<int>0x[0-9a-fA-F]+|\d+)(?![\w.])
       | (?P<word>[A-Za-z_][A-Za-z0-9_]*)(?!["'])
-      | (?P<mark>\|\||&&|[=!<>]=|\.\?|\[\?|[-+*/%!<>?:.,()\[\]{}]) )""",
+      | (?P<mark>\|\||&&|[=!<>]=|\.\?|[-+*/%!<>?:.,()\[\]]) )""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _END: Final = re.compile(r"(?:\s|//[^\n]*)*", re.ASCII)
@@ -65,14 +65,13 @@ _OPERATORS: Final[Mapping[str, Callable[[Run, Any, Any], Any]]] = {
     ">=": lambda run, left, right: values.compare(run, left, right) >= 0,
     "in": values.contains,
     "+": functions.add,
-    "-": functions.subtract,
-    "*": functions.multiply,
-    "/": functions.divide,
-    "%": functions.modulo,
+    "-": functions.arithmetic(operator.sub),
+    "*": functions.arithmetic(operator.mul),
+    "/": functions.arithmetic(functions.quotient),
+    "%": functions.arithmetic(functions.remainder),
 }
 _LONGEST_INTEGER: Final = 40
-_LITERALS: Final = {"true": True, "false": False, "null": None}
-_LOOPS: Final = frozenset(("all", "exists", "exists_one", "existsOne", "map", "filter"))
+_LITERALS: Final = {"true": True, "false": False}
 
 
 class Parser:
@@ -172,11 +171,11 @@ class Parser:
 
     def _member(self) -> Node:
         node = self._primary()
-        while mark := self._take(".", ".?", "[", "[?"):
-            if mark in ("[", "[?"):
+        while mark := self._take(".", ".?", "["):
+            if mark == "[":
                 key = self._expression()
                 self._expect("]")
-                node = _node(_call(values.at if mark == "[" else values.at_optional), node, key)
+                node = _node(_call(values.at), node, key)
                 continue
             name = self._word()
             if mark == "." and self._take("("):
@@ -193,7 +192,7 @@ class Parser:
         if self._at >= len(self._tokens):
             raise self._unexpected()
         kind, text = self._tokens[self._at]
-        if kind in ("string", "double", "int"):
+        if kind in ("string", "int"):
             self._at += 1
             return _constant(_literal(kind, text))
         if self._take("("):
@@ -203,12 +202,10 @@ class Parser:
         if self._take("["):
             items = self._arguments("]")
             return _node(_list, *items)._replace(is_set=bool(items) and all(item.is_literal for item in items))
-        if self._take("{"):
-            return self._map()
         name = self._word()
         if name in _LITERALS:
             return _constant(_LITERALS[name])
-        if name in ("cel", "optional") and name not in self._variables and self._take("."):
+        if name == "cel" and name not in self._variables and self._take("."):
             name = f"{name}.{self._word()}"
             if self._peek() != "(":
                 raise self._unexpected()
@@ -227,17 +224,6 @@ class Parser:
                 break
         return nodes
 
-    def _map(self) -> Node:
-        nodes: list[Node] = []
-        while not self._take("}"):
-            nodes.append(self._expression())
-            self._expect(":")
-            nodes.append(self._expression())
-            if not self._take(","):
-                self._expect("}")
-                break
-        return _node(_mapping, *nodes)
-
     # Functions and macros
 
     def _function(self, name: str) -> Node:
@@ -252,7 +238,7 @@ class Parser:
             self._expect(",")
             value = self._expression()
             self._expect(",")
-            return _node(_bind(variable), value, self._within(variable, ")"))
+            return _node(_bind(variable), value, self._within(variable))
         arguments = self._arguments(")")
         function = functions.GLOBAL.get((name, len(arguments)))
         if function is None:
@@ -260,34 +246,24 @@ class Parser:
         return _node(_call(function), *arguments)
 
     def _method(self, node: Node, name: str) -> Node:
-        if name in _LOOPS:
+        if name in ("all", "exists"):
             variable = self._word()
             self._expect(",")
-            parts = [self._within(variable, ",", ")")]
-            if self._tokens[self._at - 1][1] == ",":
-                parts.append(self._within(variable, ")"))
-            if len(parts) == 2 and name != "map":
-                raise NotModelledError(f"{name} with two variables in a CEL expression")
-            return _node(_loop(name, variable), node, *parts)
-        if name in ("optMap", "optFlatMap"):
-            variable = self._word()
-            self._expect(",")
-            return _node(_optional_map(variable, is_flat=name == "optFlatMap"), node, self._within(variable, ")"))
+            return _node(_loop(variable, is_or=name == "exists"), node, self._within(variable))
         arguments = self._arguments(")")
-        if name in ("orValue", "or") and len(arguments) == 1:
-            return _node(_alternative(is_value=name == "orValue"), node, *arguments)
+        if name == "orValue" and len(arguments) == 1:
+            return _node(_or_value, node, *arguments)
         function = functions.MEMBERS.get((name, 1 + len(arguments)))
         if function is None:
             raise NotModelledError(f"function {name[:40]} in a CEL expression")
         return _node(_call(function), node, *arguments)
 
-    def _within(self, variable: str, *ends: str) -> Node:
-        """Returns an expression that knows a variable, with the mark behind it."""
+    def _within(self, variable: str) -> Node:
+        """Returns the last argument of a macro, which knows a variable."""
         self._variables.append(variable)
         node = self._expression()
         self._variables.pop()
-        if not self._take(*ends):
-            raise self._unexpected()
+        self._expect(")")
         return node
 
 
@@ -305,20 +281,13 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def _literal(kind: str, text: str) -> Any:
-    if kind == "double":
-        return float(text)
     if kind == "int":
-        is_unsigned = text[-1] in "uU"
         # Python reads no decimal number of thousands of digits.
-        number = int(text.rstrip("uU"), 0 if "x" in text else 10) if len(text) <= _LONGEST_INTEGER else 1 << 64
-        if not -quantity.INT64_MAX - 1 <= number <= quantity.INT64_MAX or (is_unsigned and number < 0):
+        number = int(text, 0 if "x" in text else 10) if len(text) <= _LONGEST_INTEGER else 1 << 64
+        if not -quantity.INT64_MAX - 1 <= number <= quantity.INT64_MAX:
             raise NotModelledError(f"the number {text[:40]} in a CEL expression")
-        return Uint(number) if is_unsigned else number
-    is_raw = text[0] in "rR"
-    text = text[1:] if is_raw else text
-    width = 3 if text[:3] in ('"""', "'''") and len(text) > 5 else 1
-    text = text[width:-width]
-    return text if is_raw else _ESCAPE.sub(_unescaped, text)
+        return number
+    return text[2:-1] if text[0] in "rR" else _ESCAPE.sub(_unescaped, text[1:-1])
 
 
 def _unescaped(match: re.Match[str]) -> str:
@@ -342,7 +311,7 @@ def _node(make: Callable[[tuple[Evaluate, ...]], Evaluate], *parts: Node) -> Nod
 
 
 def _constant(value: Any) -> Node:
-    return Node(lambda run, scope: value, is_literal=value is not None)
+    return Node(lambda run, scope: value, is_literal=True)
 
 
 class _Binding:
@@ -416,19 +385,6 @@ def _list(parts: tuple[Evaluate, ...]) -> Evaluate:
     return evaluate
 
 
-def _mapping(parts: tuple[Evaluate, ...]) -> Evaluate:
-    def evaluate(run: Run, scope: Scope) -> dict[str, Any]:
-        run.spend(1 + len(parts))
-        keys = [part(run, scope) for part in parts[::2]]
-        if any(type(key) is not str for key in keys):
-            raise NotModelledError("a map whose keys are no strings in a CEL expression")
-        if len({*keys}) < len(keys):
-            raise EvaluationError("repeated key in a map")
-        return dict(zip(keys, [part(run, scope) for part in parts[1::2]], strict=True))
-
-    return evaluate
-
-
 def _inverse(run: Run, value: Any) -> bool:
     if type(value) is not bool:
         raise values.no_overload()
@@ -480,75 +436,34 @@ def _bind(variable: str) -> Callable[[tuple[Evaluate, ...]], Evaluate]:
     return make
 
 
-def _optional_map(variable: str, *, is_flat: bool) -> Callable[[tuple[Evaluate, ...]], Evaluate]:
+def _or_value(parts: tuple[Evaluate, ...]) -> Evaluate:
+    target, other = parts
+
+    def evaluate(run: Run, scope: Scope) -> Any:
+        run.spend(1)
+        value = target(run, scope)
+        if type(value) is not Optional:
+            return value
+        return value.values[0] if value.values else other(run, scope)
+
+    return evaluate
+
+
+def _loop(variable: str, *, is_or: bool) -> Callable[[tuple[Evaluate, ...]], Evaluate]:
+    """`exists` and `all`."""
+
     def make(parts: tuple[Evaluate, ...]) -> Evaluate:
-        target, body = parts
+        target, test = parts
 
-        def evaluate(run: Run, scope: Scope) -> Any:
-            run.spend(1 + len(scope))
-            value = target(run, scope)
-            if type(value) is not Optional:
-                raise values.no_overload()
-            if not value.values:
-                return value
-            result = body(run, {**scope, variable: value.values[0]})
-            return result if is_flat else Optional((result,))
-
-        return evaluate
-
-    return make
-
-
-def _alternative(*, is_value: bool) -> Callable[[tuple[Evaluate, ...]], Evaluate]:
-    def make(parts: tuple[Evaluate, ...]) -> Evaluate:
-        target, other = parts
-
-        def evaluate(run: Run, scope: Scope) -> Any:
-            run.spend(1)
-            value = target(run, scope)
-            if type(value) is not Optional:
-                return value
-            if not value.values:
-                return other(run, scope)
-            return value.values[0] if is_value else value
-
-        return evaluate
-
-    return make
-
-
-def _loop(name: str, variable: str) -> Callable[[tuple[Evaluate, ...]], Evaluate]:
-    def make(parts: tuple[Evaluate, ...]) -> Evaluate:
-        target, *rest = parts
-        test = rest[0] if name != "map" or len(rest) == 2 else None
-        result = rest[-1]
-
-        def scopes(run: Run, scope: Scope) -> list[Scope]:
+        def evaluate(run: Run, scope: Scope) -> bool:
             container = target(run, scope)
             if type(container) is not list and not isinstance(container, dict):
                 raise values.no_overload()
-            if name in ("map", "filter") and isinstance(container, dict) and len(container) > 1:
-                raise NotModelledError(f"the order in which {name} reads a map in a CEL expression")
             run.spend((1 + len(scope)) * (1 + len(container)))
-            return [{**scope, variable: item} for item in container]
-
-        def matches(run: Run, scope: Scope) -> bool:
-            return test is None or not _inverse(run, test(run, scope))
-
-        def evaluate(run: Run, scope: Scope) -> Any:
-            items = scopes(run, scope)
-            if name == "map":
-                return [result(run, item) for item in items if matches(run, item)]
-            if name == "filter":
-                return [item[variable] for item in items if matches(run, item)]
-            return sum([matches(run, item) for item in items]) == 1
-
-        def decide(run: Run, scope: Scope) -> bool:
-            is_or = name == "exists"
-            each: list[Evaluate] = [_in_scope(result, item) for item in scopes(run, scope)]
+            each = [_in_scope(test, {**scope, variable: item}) for item in container]
             return bool(_logical(is_or)(tuple(each))(run, scope))
 
-        return decide if name in ("all", "exists") else evaluate
+        return evaluate
 
     return make
 

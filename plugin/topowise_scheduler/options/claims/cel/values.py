@@ -1,14 +1,12 @@
 """Values of CEL, and how they are compared and looked up. Pure.
 
-A string, bool, double, list or null is Python's, an int is Python's within 64 bits, a map is a dict whose keys are
-strings.
+A string, bool or list is Python's, an int is Python's within 64 bits, a map is a dict whose keys are strings.
 
 Upstream: github.com/google/cel-go/common/types.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -46,18 +44,10 @@ class Run:
         self.spend(len(text) // _CHARACTERS)
 
 
-class Uint(NamedTuple):
-    """An unsigned integer."""
-
-    number: int
-
-
 class Quantity(NamedTuple):
-    """A quantity in billionths. `is_sum`: the result of `add` or `sub`, to which upstream finds nothing equal: its type
-    is a pointer there."""
+    """A quantity in billionths."""
 
     nano: int
-    is_sum: bool = False
 
 
 class Version(NamedTuple):
@@ -84,47 +74,31 @@ def no_overload() -> EvaluationError:
     return EvaluationError("no such overload")
 
 
-def _number(value: Any) -> int | float | None:
-    kind = type(value)
-    if kind is int or kind is float:
-        return value  # type: ignore[no-any-return]
-    return value.number if kind is Uint else None
-
-
 def are_equal(run: Run, left: Any, right: Any) -> bool:
     """Returns whether left == right. Raises EvaluationError for a quantity or version on the left whose right is
     something else."""
     run.spend(1)
-    if left is None or right is None:
-        return left is right
     kind = type(left)
     if kind is str:
         if type(right) is not str:
             return False
         run.read(left)
         return bool(left == right)
-    if kind is bool:
-        return type(right) is bool and left == right
+    if kind in (bool, int):
+        return type(right) is kind and left == right
     if kind is Quantity or kind is Version:
-        if type(right) is not kind or (kind is Quantity and right.is_sum):
+        if type(right) is not kind:
             raise no_overload()
         if kind is Version:
             return semver.compare(left.version, right.version) == 0
         return bool(left.nano == right.nano)
-    number = _number(left)
-    if number is not None:
-        other = _number(right)
-        return other is not None and _compared(number, other) == 0
     if kind is list:
         return type(right) is list and len(left) == len(right) and all(map(_Equal(run), left, right))
     if kind is Optional:
         if type(right) is not Optional or len(left.values) != len(right.values):
             return False
         return not left.values or are_equal(run, left.values[0], right.values[0])
-    if not isinstance(right, dict) or len(left) != len(right):
-        return False
-    pairs = [(value, *found(right, key)) for key, value in left.items()]
-    return all(is_there and _Equal(run)(value, other) for value, is_there, other in pairs)
+    raise NotModelledError("a comparison of maps in a CEL expression")
 
 
 class _Equal:
@@ -148,30 +122,15 @@ def is_equal(run: Run, left: Any, right: Any) -> bool:
         return False
 
 
-def _compared(left: int | float, right: int | float) -> int | None:
-    """Returns -1, 0 or 1, None for a NaN. An int is compared with a double as a double."""
-    if isinstance(left, float) or isinstance(right, float):
-        left, right = float(left), float(right)
-        if math.isnan(left) or math.isnan(right):
-            return None
-    return (left > right) - (left < right)
-
-
 def compare(run: Run, left: Any, right: Any) -> int:
     """Returns -1, 0 or 1 for the order of two values. Raises EvaluationError for values without an order."""
     run.spend(1)
     if type(left) is str and type(right) is str:
         run.read(left)
         return (left > right) - (left < right)
-    if type(left) is bool and type(right) is bool:
-        return left - right
-    number, other = _number(left), _number(right)
-    if number is None or other is None:
+    if type(left) is not type(right) or type(left) not in (bool, int):
         raise no_overload()
-    order = _compared(number, other)
-    if order is None:
-        raise EvaluationError("NaN values cannot be ordered")
-    return order
+    return int(left > right) - int(left < right)
 
 
 def found(value: Any, key: Any) -> tuple[bool, Any]:
@@ -182,10 +141,9 @@ def found(value: Any, key: Any) -> tuple[bool, Any]:
             return True, value[key]
         return (True, _NOTHING) if type(value) is Domains else (False, None)
     if type(value) is list:
-        number = _number(key)
-        if number is None or number != number or math.isinf(number) or int(number) != number:
+        if type(key) is not int:
             raise EvaluationError("unsupported index of a list")
-        return (True, value[int(number)]) if 0 <= number < len(value) else (False, None)
+        return (True, value[key]) if 0 <= key < len(value) else (False, None)
     return False, None
 
 

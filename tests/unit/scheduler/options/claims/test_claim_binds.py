@@ -28,7 +28,7 @@ class Server(NoApi):
         self.bound = 0
         self.pod: dict[str, Any] = {}
         self.is_silent = False
-        self.service = ClaimService()
+        self.service = ClaimService(drivers=())
         self.service.add_node("n1", 0, 1)
         reader = ClaimPreBind(self, self.service.ledger.gates.option(ClaimOption))
         self.binder = Binder(self, self.service.ledger, self.service.records, lambda: None, prebinds=[reader])
@@ -66,7 +66,7 @@ async def test_an_allocation_that_the_watch_has_brought_is_not_read(server: Serv
 
 
 async def test_the_allocation_is_read_if_the_watch_is_behind(server: Server) -> None:
-    """By the watch the claim has no allocation, and gpu-0 near the CPUs is predicted."""
+    """By the watch the claim has no allocation yet."""
     server.service.put_claim("a")
     server.claims["a"] = claim("a", 1, ["gpu-1"], version=2)
     error = await server.bind(claiming("p", "2", "a", alignment=REQUIRE))
@@ -87,7 +87,6 @@ async def test_without_an_answer_only_a_pod_that_requires_alignment_waits(server
 
 async def test_after_a_refused_bind_the_node_is_refused_until_the_claim_is_free(server: Server) -> None:
     """The first answer of filter does not know where the device will be."""
-    server.service.claims.features = None
     server.service.put_claim("a")
     pod = claiming("p", "2", "a", alignment=REQUIRE)
     assert server.service.fits(pod, "n1") == ["n1"]

@@ -59,31 +59,20 @@ def test_an_assumed_allocation_ends_with_the_status_of_the_claim(claims: Claims)
     for name in ("first", "second"):
         claims.put_claim(sized_claim(claim(name)))
     found = claims.devices(claiming_pod("uid-1", *["first"]), NODE, "n1")
-    claims.assume("uid-1", "n1", found.results)
+    claims.assume("uid-1", "n1", found.allocations)
     assert devices(claims, "second", uid="uid-2") == ["gpu-1"]
     # The pod itself still gets the devices that are assumed for it.
     assert devices(claims, "first", uid="uid-1") == ["gpu-0"]
     claims.put_claim(sized_claim(claim("first", 1, ["gpu-2"], version=2)))
     assert devices(claims, "second", uid="uid-2") == ["gpu-0"]
-    assert claims.predictions == {"wrong": 1}
-    assert not claims.were_predicted("default", ["first"])
     assert not claims.assumed()
 
 
-def test_an_allocation_on_another_node_is_no_wrong_prediction(claims: Claims) -> None:
-    claims.put_slice(sized_slice(device_slice("n2", (0,))))
-    claims.put_claim(sized_claim(claim("a")))
-    claims.assume("uid-1", "n1", claims.devices(claiming_pod("uid-1", *["a"]), NODE, "n1").results)
-    claims.put_claim(sized_claim(claim("a", 1, ["gpu-0"], node="n2", version=2)))
-    assert claims.predictions == {"elsewhere": 1}
-    assert not claims.were_predicted("default", ["a"])
-
-
-def test_two_predictions_of_the_same_device_free_it_only_together(claims: Claims) -> None:
-    """The status of one claim names the device that was predicted for another claim."""
+def test_a_device_that_two_claims_have_is_free_only_after_both(claims: Claims) -> None:
+    """The status of one claim names the device that is expected for another claim."""
     for name in ("first", "second", "third"):
         claims.put_claim(sized_claim(claim(name)))
-    claims.assume("uid-1", "n1", claims.devices(claiming_pod("uid-1", *["first"]), NODE, "n1").results)
+    claims.assume("uid-1", "n1", claims.devices(claiming_pod("uid-1", *["first"]), NODE, "n1").allocations)
     claims.put_claim(sized_claim(claim("second", 1, ["gpu-0"], version=2)))
     claims.forget("uid-1")
     assert devices(claims, "third", uid="uid-3") == ["gpu-1"]
@@ -134,7 +123,7 @@ def test_large_claims_of_a_namespace_leave_other_namespaces_their_predictions(cl
     assert claims.bytes < 6 << 20
     # The allocation of each claim counts.
     claims.put_claim(sized_claim(claim("all", 4)))
-    assert "allocate nothing" in claims.devices(claiming_pod("u", "all"), NODE, "n1").problem
+    assert "3 of 4 devices" in claims.devices(claiming_pod("u", "all"), NODE, "n1").problem
     left_out = claims.devices(Pod("u", "hostile", ("hostile-259",)), NODE, "n1").problem
     assert "spec beyond the 4 MiB that are kept of a namespace" in left_out
     for number in range(260):
@@ -160,9 +149,19 @@ def test_large_slices_of_a_node_leave_other_nodes_their_predictions(claims: Clai
 def test_what_is_not_known_is_said(claims: Claims) -> None:
     assert "is not known" in claims.devices(claiming_pod("u", *[""]), NODE, "n1").problem
     claims.put_claim(sized_claim(claim("p", 5)))
-    assert "allocate nothing" in claims.devices(claiming_pod("u", *["p"]), NODE, "n1").problem
-    claims.features = None
-    assert "version of kube-scheduler" in claims.devices(claiming_pod("u", *["p"]), NODE, "n1").problem
+    assert "4 of 5 devices" in claims.devices(claiming_pod("u", *["p"]), NODE, "n1").problem
+    claims.drivers = frozenset()
+    assert "has not allocated" in claims.devices(claiming_pod("u", *["p"]), NODE, "n1").problem
+
+
+def test_devices_of_other_drivers_are_left_to_kube_scheduler(claims: Claims) -> None:
+    claims.put_claim(sized_claim(claim("p")))
+    claims.drivers = frozenset(["other.example.com"])
+    found = claims.devices(claiming_pod("u", "p"), NODE, "n1")
+    assert "not listed" in found.problem
+    assert not found.is_short
+    # A node without any device for the claim is known to lack one.
+    assert claims.devices(claiming_pod("u", "p"), Node("n2"), "n2").is_short
 
 
 def test_a_device_of_another_node_has_no_location(claims: Claims) -> None:

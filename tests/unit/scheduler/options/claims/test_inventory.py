@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from claim_cases import case, features
-from topowise_scheduler.options.claims.features import features_of
+from claim_cases import case
 from topowise_scheduler.options.claims.inventory import Inventory, Pool
 from topowise_scheduler.options.claims.objects import ResourceSlice, decode_slice
 from topowise_scheduler.verdicts.kube_scheduler import Node
@@ -19,10 +18,10 @@ def _content(pools: tuple[Pool, ...]) -> list[Any]:
     return [
         (
             pool.id,
-            [(item.id, item.device, item.index) for item in pool.devices],
+            [(item.id, item.device, item.index, item.root, item.not_modelled) for item in pool.devices],
             pool.others,
             pool.counters,
-            (pool.is_incomplete, pool.invalid, pool.not_modelled),
+            pool.problem,
         )
         for pool in pools
     ]
@@ -31,7 +30,7 @@ def _content(pools: tuple[Pool, ...]) -> list[Any]:
 @pytest.mark.parametrize("seed", range(30))
 def test_events_lead_to_the_same_pools_as_a_fresh_inventory(seed: int) -> None:
     random = Random(seed)
-    cases = [case(random, 36) for _ in range(4)]
+    cases = [case(random) for _ in range(4)]
     slices = [decode_slice(msgspec.json.encode(raw)) for item in cases for raw in item["slices"]]
     nodes = [Node("n1", labels={"zone": "a"}), Node("n2", labels={"zone": "b"}), Node("n3")]
     inventory, left = Inventory(), dict[str, ResourceSlice]()
@@ -43,37 +42,36 @@ def test_events_lead_to_the_same_pools_as_a_fresh_inventory(seed: int) -> None:
         else:
             inventory.put(item)
             left[item.name] = item
-        node, wanted = random.choice(nodes), features(random.choice(cases))
+        node = random.choice(nodes)
         fresh = Inventory()
         for remaining in left.values():
             fresh.put(remaining)
-        assert _content(inventory.pools(node, wanted)) == _content(fresh.pools(node, wanted))
+        assert _content(inventory.pools(node)) == _content(fresh.pools(node))
         assert len(inventory) == len(left)
     for name in list(left):
         inventory.remove(name)
-    assert not any(inventory.pools(node, features(cases[0])) for node in nodes)
+    assert not any(inventory.pools(node) for node in nodes)
     assert not any(inventory.has_slices(node.name) for node in nodes)
 
 
 def test_a_changed_label_changes_the_pools() -> None:
-    item = case(Random(1), 36)
     spec = {"driver": "d", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "x"}]}
     zone = {"key": "zone", "operator": "In", "values": ["a"]}
     spec["nodeSelector"] = {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}
     inventory = Inventory()
     inventory.put(decode_slice(msgspec.json.encode({"metadata": {"name": "s"}, "spec": spec})))
-    assert inventory.pools(Node("n", labels={"zone": "b"}), features(item)) == ()
-    assert len(inventory.pools(Node("n", labels={"zone": "a"}), features(item))) == 1
-    assert inventory.pools(Node("n"), features(item)) == ()
+    assert inventory.pools(Node("n", labels={"zone": "b"})) == ()
+    assert len(inventory.pools(Node("n", labels={"zone": "a"}))) == 1
+    assert inventory.pools(Node("n")) == ()
 
 
 def test_the_pools_of_a_node_are_kept() -> None:
-    item = case(Random(2), 36)
+    item = case(Random(2))
     inventory = Inventory()
     for raw in item["slices"]:
         inventory.put(decode_slice(msgspec.json.encode(raw)))
     node = Node("n1", labels={"zone": "a"})
-    assert inventory.pools(node, features(item)) is inventory.pools(node, features(item))
+    assert inventory.pools(node) is inventory.pools(node)
 
 
 def test_the_pools_that_are_kept_are_bounded() -> None:
@@ -82,5 +80,5 @@ def test_the_pools_that_are_kept_are_bounded() -> None:
         spec = {"driver": "d", "nodeName": f"n{number}", "devices": [{"name": "x"}]}
         spec["pool"] = {"name": f"n{number}", "generation": 1, "resourceSliceCount": 1}
         inventory.put(decode_slice(msgspec.json.encode({"metadata": {"name": f"s{number}"}, "spec": spec})))
-        assert len(inventory.pools(Node(f"n{number}"), features_of(36))) == 1
+        assert len(inventory.pools(Node(f"n{number}"))) == 1
     assert inventory.bytes <= 50_000

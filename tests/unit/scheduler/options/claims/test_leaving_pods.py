@@ -20,6 +20,7 @@ from topowise_scheduler.controllers.alignment import AlignmentPreemption, Victim
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import PodRecord
+from topowise_scheduler.options.claims.devices import all_results
 from topowise_scheduler.options.claims.gate import ClaimOption
 from topowise_scheduler.options.claims.ledger import Claims
 from topowise_scheduler.verdicts import kube_scheduler
@@ -87,7 +88,7 @@ def test_an_assumed_allocation_leaves_with_its_pod() -> None:
         uid = VICTIM
         claims = ("old",)
 
-    claims.assume(VICTIM, "n1", claims.devices(Earlier(), NODE, "n1").results)
+    claims.assume(VICTIM, "n1", claims.devices(Earlier(), NODE, "n1").allocations)
     assert claims.devices(Pod(), NODE, "n1").is_short
     assert not claims.devices(Pod(), NODE, "n1", [VICTIM]).problem
     assert claims.devices(Pod(), NODE, "n1").is_short
@@ -115,7 +116,7 @@ def test_the_replacement_of_a_pod_gets_new_devices() -> None:
 
     found = claims.devices(Moved(), Node("n2"), "n2", ["uid-p"])
     assert [device.id.pool for device in found.devices] == ["n2"]
-    taken = found.results["default/old"]
+    taken = all_results(found.allocations)
     assert claims.devices(Moved(), Node("n2"), "n2", ["uid-p"], taken).is_short
     assert not claims.devices(Moved(), Node("n2"), "n2", ["uid-p"]).problem
 
@@ -357,7 +358,7 @@ def test_a_node_without_free_devices_is_explained_as_kube_scheduler_does() -> No
     assert refusal.words == "cannot allocate all claims"
     (explanation,) = cluster.view.explanations(asked, ["n1"])
     assert explanation.verdict == "not now"
-    assert "kube-scheduler is predicted to allocate nothing" in explanation.text
+    assert "0 of 1 devices" in explanation.text
 
 
 def test_a_device_is_kept_for_a_nominated_pod_of_a_higher_priority() -> None:

@@ -1,4 +1,4 @@
-"""Objects of resource.k8s.io: each served version, unknown fields, and input that is no such object."""
+"""Objects of resource.k8s.io: unknown fields, and input that is no such object."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import pytest
 from topowise.errors import ParseError
 from topowise_scheduler.options.claims.objects import (
     MOST_BYTES,
-    claim_of,
     decode_claim,
     decode_class,
     decode_slice,
-    decode_template,
 )
 
 DEVICE = {
@@ -41,9 +39,8 @@ def _claim(request: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"metadata": {"name": "c", "namespace": "team"}, "spec": {"devices": devices}, **more}
 
 
-def test_a_slice_is_the_same_in_v1_and_v1beta1() -> None:
+def test_the_fields_of_a_slice() -> None:
     current = decode_slice(_slice({"name": "gpu-0", **DEVICE}))
-    assert decode_slice(_slice({"name": "gpu-0", "basic": DEVICE}), "v1beta1") == current
     (device,) = current.spec.devices or ()
     assert device.name == "gpu-0"
     assert (device.attributes or {})["numa"].integer == 1
@@ -52,30 +49,20 @@ def test_a_slice_is_the_same_in_v1_and_v1beta1() -> None:
     assert current.not_modelled == ()
 
 
-def test_a_claim_is_the_same_in_v1_and_v1beta1() -> None:
+def test_the_fields_of_a_claim() -> None:
     current = decode_claim(json.dumps(_claim({"name": "r", "exactly": REQUEST})).encode())
-    assert decode_claim(json.dumps(_claim({"name": "r", **REQUEST})).encode(), "v1beta1") == current
     (request,) = current.spec.devices.requests or ()
     assert request.exactly is not None
     assert request.exactly.count == 2
     assert current.key == "team/c"
 
 
-def test_alternatives_of_v1beta1_stay_alternatives() -> None:
-    alternatives = [{"name": "big", "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}]
-    raw = json.dumps(_claim({"name": "r", "firstAvailable": alternatives})).encode()
-    assert decode_claim(raw, "v1beta1") == decode_claim(raw)
-
-
-def test_a_claim_of_a_template_has_its_requests() -> None:
-    claim = _claim({"name": "r", "exactly": REQUEST})
-    template = {
-        "metadata": {"name": "t", "namespace": "team"},
-        "spec": {"metadata": {"labels": {}}, "spec": claim["spec"]},
-    }
-    made = claim_of(decode_template(json.dumps(template).encode()), "team", "c")
-    assert made.spec == decode_claim(json.dumps(claim).encode()).spec
-    assert made.status.allocation is None
+@pytest.mark.parametrize("more", [{}, {"priority": 1}])
+def test_parameters_of_drivers_are_kept_as_they_are(more: dict[str, int]) -> None:
+    claim = decode_claim(json.dumps(_claim({"name": "r", "exactly": {**REQUEST, **more}})).encode())
+    (config,) = claim.spec.devices.config or ()
+    assert json.loads(bytes(config.opaque)) == {"driver": "d", "parameters": {"anything": [1]}}
+    assert bool(claim.not_modelled) is bool(more)
 
 
 def test_an_allocation_names_its_devices() -> None:
