@@ -12,10 +12,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import psutil
 import pytest
 
 from burst.service import bucket
-from claims_cluster import CLAIMS, CLASSES, TEMPLATES, ClaimsCluster, claimed
+from claims_cluster import CLAIMS, CLASSES, DRIVER, TEMPLATES, ClaimsCluster, claimed
 from real_cluster import ASSETS, MISSING
 from sandbox.controlplane import ControlPlane
 from steered_cluster import steered
@@ -42,32 +43,35 @@ async def test_pods_are_steered_to_the_devices_of_their_claims(
         assert {name: at for name, at in seen.alignments.items() if not at.is_aligned} == {}
         assert {1} in [at.devices for at in seen.alignments.values()]
         assert not cluster.refusals
-        metrics = await cluster.service.metrics(cluster.session)
-        results = {result: metrics[f'claim_predictions_total{{result="{result}"}}'] for result in ("right", "wrong")}
         with capsys.disabled():
-            print("", len(seen.alignments), seen.seconds, results, sep="\n  ")  # noqa: T201
-        assert results["right"] > 0
+            print("", len(seen.alignments), seen.seconds, sep="\n  ")  # noqa: T201
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"extenders": []}],
-    ids=["predicted", "without topowise"],
-)
+@pytest.mark.parametrize("way", ["gate", "extender", "without topowise"])
 async def test_a_burst_of_pods_with_claims(
-    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any]
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str
 ) -> None:
     """`TOPOWISE_BURST=4` is a burst of 2,000 pods; on a busy machine it takes more than the ten minutes of
     faulthandler_timeout."""
     pods = max(60, round(500 * float(os.environ.get("TOPOWISE_BURST", "1")) / 10) * 10)
-    claims: dict[str, Any] = {} if "extenders" in options else {"claims": {}}
-    async with ClaimsCluster(plane, tmp_path, 40, devices=(0, 1) * 8, steers=False, **claims, **options) as cluster:
+    ways: dict[str, dict[str, Any]] = {
+        "gate": {"claims": {"drivers": [DRIVER]}, "gated": True},
+        "extender": {"claims": {}},
+        "without topowise": {"extenders": []},
+    }
+    async with ClaimsCluster(plane, tmp_path, 40, devices=(0, 1) * 8, steers=False, **ways[way]) as cluster:
+        scheduler = psutil.Process(cluster.scheduler_pid)
+        before = scheduler.cpu_times()
         seen = await cluster.run_burst(pods, Random(5), (4.0, 8.0), markers=False)
+        after = scheduler.cpu_times()
         metrics = await cluster.service.metrics(cluster.session)
         filter_ = 'extender_request_duration_seconds{verb="filter"}'
         aligned = sum(at.is_aligned for at in seen.alignments.values())
         figures = {
             "pods": pods,
+            "kube-scheduler, ms of CPU a pod": round(
+                1000 * (after.user + after.system - before.user - before.system) / pods, 1
+            ),
             "pods/s": round(pods / seen.seconds, 1),
             "filter p50 below": bucket(metrics, filter_, 0.5),
             "p99 below": bucket(metrics, filter_, 0.99),
@@ -75,43 +79,23 @@ async def test_a_burst_of_pods_with_claims(
             "aligned, %": round(100 * aligned / max(1, len(seen.alignments)), 1),
             "refused": len(cluster.refusals),
             "looks": seen.looks,
-            **{key: count for key, count in metrics.items() if key.startswith("claim_predictions_total") and count},
         }
         with capsys.disabled():
             print("", figures, sep="\n  ")  # noqa: T201
         assert seen.twice == set()
         assert seen.looks > 1
         # kube-scheduler alone does not know NUMA nodes.
-        if claims:
+        if way != "without topowise":
             assert not cluster.refusals
             assert not seen.lost
         assert len(seen.alignments) > pods // 3
 
 
-@pytest.mark.parametrize(
-    ("options", "node"), [({"extenders": []}, "n1"), ({"claims": {}}, "n0")], ids=["without topowise", "predicted"]
-)
-async def test_without_markers_the_prediction_chooses_the_node(
-    plane: ControlPlane, tmp_path: Path, options: dict[str, Any], node: str
-) -> None:
-    """NUMA node 0 of n0 is full, so its kubelet places pods beside the devices that are allocated first. kube-scheduler
-    alone prefers n1, which is empty."""
-    async with ClaimsCluster(plane, tmp_path, 2, devices=CROSSED, steers=False, **options) as cluster:
-        await cluster.create(claimed("full", 0, 14, markers=False, nodeSelector={HOSTNAME: "n0"}))
-        await cluster.until_bound("full")
-        await cluster.settle(still=0.5)
-        await cluster.create(claimed("p", 1, 2, markers=False))
-        assert (await cluster.until_bound("p"))["spec"]["nodeName"] == node
-        assert (await cluster.alignments())["p"].is_aligned == (node == "n0")
-        assert not cluster.refusals
-
-
 async def test_a_pod_leaves_the_devices_that_it_cannot_be_aligned_with(plane: ControlPlane, tmp_path: Path) -> None:
-    """The service does not know the feature of the claim, so the first node is a wrong one: NUMA node 1, where
+    """Which devices kube-scheduler takes is not known, so the first node is a wrong one: NUMA node 1, where
     kube-scheduler allocates the device, has no CPUs left. The bind is refused, the node is refused to the pod, and
     kube-scheduler takes the allocation back."""
-    claims = {"schedulerFeatureGates": {"DRAPrioritizedList": False}}
-    async with ClaimsCluster(plane, tmp_path, 2, devices=CROSSED, claims=claims) as cluster:
+    async with ClaimsCluster(plane, tmp_path, 2, devices=CROSSED, claims={}) as cluster:
         await cluster.create(steered("full", 16, 1, nodeSelector={HOSTNAME: "n0"}))
         await cluster.until_bound("full")
         taint = {"key": "busy", "value": "", "effect": "PreferNoSchedule"}

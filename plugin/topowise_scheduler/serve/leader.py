@@ -22,6 +22,7 @@ from topowise_scheduler.controllers.scale_down_guard import ScaleDownGuard
 from topowise_scheduler.controllers.scale_up import ScaleUp
 from topowise_scheduler.controllers.scale_up_demand import Demand
 from topowise_scheduler.controllers.startup_taint import StartupTaint
+from topowise_scheduler.controllers.unused_claims import UnusedClaims
 from topowise_scheduler.controllers.unused_reports import UnusedReports
 from topowise_scheduler.controllers.waiting_pods import WaitingPods
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
@@ -106,7 +107,7 @@ class Leader:
                 ledger,
                 decisions,
                 settles=settings.leader_election.enabled,
-                prebinds=core.options.prebinds,
+                prebinds=core.options.before_gates(api),
                 not_ready=core.not_synced,
             ).run()
 
@@ -124,11 +125,16 @@ class Leader:
                 not_ready=self._undecided,
             ).run()
 
+        def unused_claims() -> Coroutine[Any, Any, None]:
+            assert core.options.claims is not None
+            return UnusedClaims(api, ledger, core.options.claims).run()
+
         guard = ScaleDownGuard(api, core.trial, not_ready=core.not_synced)
         controllers: dict[str, tuple[bool, Work]] = {
             "requeue": (settings.requeue.enabled, requeuer.run),
             "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, core.view).run),
             "placement": (settings.placement.enabled, place),
+            "unused claims": (bool(settings.resource_claims.drivers), unused_claims),
             "unused reports": (True, UnusedReports(api, ledger).run),
             "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, core.nodes).run),
             "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),

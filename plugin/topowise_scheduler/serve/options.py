@@ -5,7 +5,7 @@ options/registry.py lists what they decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,28 +39,29 @@ def enabled(settings: SchedulerConfiguration, nodes: Nodes) -> Enabled:
         settings.device_affinity.settings,
         partial(nodes.allocatable, MARKER),
         settings.steering.enabled,
-        ClaimSettings(_claims(), nodes.get, claims.alignment, claims.namespaces) if claims.enabled else None,
+        ClaimSettings(_claims(claims.drivers), nodes.get, claims.alignment, claims.namespaces)
+        if claims.enabled
+        else None,
     )
 
 
 class Connected:
     """The enabled options of a ledger, connected to the API server. `sources` keep them current, `prebinds` are their
-    steps before a Binding, and `loops` run as long as the daemon."""
+    steps before a Binding."""
 
     def __init__(self, settings: SchedulerConfiguration, api: Api, ledger: Ledger) -> None:
         self.sources: list[Reflector[Any]] = []
         self.prebinds: list[PreBind] = []
-        self.loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
         self._claims = ledger.gates.option(ClaimOption)
+        self.claims = None if self._claims is None else self._claims.nodes.settings.claims
+        """The devices and claims of the cluster, None if they are not watched."""
         self._leases: NodeSteering | None = None
         if self._claims is not None:
-            # Imported on demand: the library of CEL, which most installations do not need.
-            from topowise_scheduler.options.claims import prebind, scheduler_version, watch
+            # Imported on demand: most installations need neither the allocator nor selectors.
+            from topowise_scheduler.options.claims import prebind, watch
 
-            claims, feature_gates = self._claims.nodes.settings.claims, settings.resource_claims.scheduler_feature_gates
-            self.sources += watch.reflectors(api, claims)
+            self.sources += watch.reflectors(api, self._claims.nodes.settings.claims)
             self.prebinds.append(prebind.ClaimPreBind(api, self._claims))
-            self.loops["version"] = partial(scheduler_version.follow, api, claims, feature_gates)
         steering = ledger.gates.option(SteeringOption)
         if steering is not None and settings.steering.enabled:
             self._leases = NodeSteering(
@@ -73,6 +74,15 @@ class Connected:
             self.sources.append(self._leases.source)
             self.prebinds.append(SteeringPreBind(self._leases, steering, ledger.reservations.forget))
 
+    def before_gates(self, api: Api) -> list[PreBind]:
+        """Returns the steps before the gate of a pod is opened. `api` writes only while this process leads."""
+        steps = [step for step in self.prebinds if isinstance(step, SteeringPreBind)]
+        if self._claims is None:
+            return [*steps]
+        from topowise_scheduler.options.claims.allocation import ClaimAllocation
+
+        return [ClaimAllocation(api, self._claims), *steps]
+
     def register(self, registry: CollectorRegistry) -> None:
         """Registers the metric families of the options."""
         if self._leases is not None:
@@ -81,8 +91,8 @@ class Connected:
             metrics.watch_claims(registry, self._claims)
 
 
-def _claims() -> Claims:
+def _claims(drivers: Sequence[str]) -> Claims:
     # Imported on demand, as above.
     from topowise_scheduler.options.claims.ledger import Claims
 
-    return Claims()
+    return Claims(drivers)

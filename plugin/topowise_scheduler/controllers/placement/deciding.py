@@ -118,7 +118,7 @@ class Decisions:
             if not group and self._is_constrained(record) and self._ledger.placements.set_apart(record):
                 # It is of a class with fewer pods now: pods with other labels may fit.
                 continue
-            others = self._others() if group or self._is_constrained(record) else _NO_OTHERS
+            others = self._others() if group or self._minds_others(record) else _NO_OTHERS
             self._in_vain.put(key, self._news(group, others))
         self._seen = () if self._is_holding else seen
         return []
@@ -133,14 +133,18 @@ class Decisions:
 
     def _news(self, group: str = "", others: int = _NO_OTHERS) -> tuple[int, ...]:
         """What differs once a node may take a pod that it has refused, or once a group has more pods. `others`: of a
-        constrained pod `_others`, as any pod that comes may let it onto a node."""
+        pod that minds others `_others`, as any pod or claim that comes may let it onto a node."""
         ledger = self._ledger
         members = ledger.placements.arrivals if group else 0
         return ledger.node_states.improvements, self._cluster.nodes.changes, ledger.engine.membership, members, others
 
     def _others(self) -> int:
-        """Counts the pods that have come, gone or changed, for constraints between pods."""
-        return _NO_OTHERS if self._ledger.inter_pod is None else self._ledger.inter_pod.changes
+        """Counts the pods that have come, gone or changed, for constraints between pods, and the news of options."""
+        index = self._ledger.inter_pod
+        return (0 if index is None else index.changes) + sum([option.news for option in self._ledger.gates.options])
+
+    def _minds_others(self, record: PodRecord) -> bool:
+        return bool(record.claims) or self._is_constrained(record)
 
     def _is_in_vain(self, key: Hashable, record: PodRecord) -> bool:
         before = self._in_vain.get(key)
@@ -184,9 +188,11 @@ class Decisions:
 
     def _place(self, record: PodRecord) -> Generator[None, None, list[Write]]:
         constraints = record.constraints
-        if record.requests is None or constraints is None or not record.requests.can_be_aligned:
-            # No kubelet aligns anything for it, or nobody can say what it needs.
+        if record.requests is None or constraints is None or not (record.requests.can_be_aligned or record.claims):
+            # No kubelet aligns anything for it and it has no devices to allocate, or nobody can say what it needs.
             return [self._booked(record, "")]
+        if self._ledger.gates.waits(record):
+            return []
         node = yield from self._best(record)
         return [self._booked(record, node)] if node else []
 
@@ -227,6 +233,8 @@ class Decisions:
             against = aversion(cluster, record, record.constraints, names[at])
             if against is None or (best is not None and against >= best[0]):
                 continue
+            if self._ledger.gates.shortage(record, names[at]):
+                continue
             if self._in_any_order(record, names[at]):
                 best = against, names[at]
             if best is not None and not best[0]:
@@ -252,7 +260,9 @@ class Decisions:
         takers = (
             name
             for name in names
-            if aversion(cluster, record, record.constraints, name) is not None and not ledger.gates.all(record, name)
+            if aversion(cluster, record, record.constraints, name) is not None
+            and not ledger.gates.all(record, name)
+            and not ledger.gates.shortage(record, name)
         )
         return next(takers, "")
 
@@ -280,12 +290,16 @@ class Decisions:
         """Returns whether kube-scheduler must be free to choose another node: it may refuse this one for what is not
         examined here, or because it sees only this node; or an autoscaler has to move the pod later."""
         index, request = self._ledger.inter_pod, self._request(record)
-        if record.constraints is None or (index is None and record.constraints.unexamined):
+        if record.constraints is None:
             return True
+        unexamined: Sequence[str] = record.constraints.unexamined if index is None else ()
         if index is not None and request is not None:
-            seen_alone = index.verdicts(request, [node], as_only=True)
-            if index.unexamined(request) or not seen_alone.passes.all():
+            if not index.verdicts(request, [node], as_only=True).passes.all():
                 return True
+            unexamined = [item.kind for item in index.unexamined(request)]
+        gates = self._ledger.gates
+        if gates.unexamined(unexamined) or not all(option.knows(record, node) for option in gates.options_for(record)):
+            return True
         labels = {} if (of := self._cluster.nodes.get(node)) is None else of.labels
         return any(label in labels for label in AUTOSCALED)
 
@@ -323,7 +337,8 @@ class Decisions:
         decision = secrets.token_hex(4)
         writes = []
         for record, node in places:
-            if node and self._ledger.gates.at_bind(record, node):
+            gates = self._ledger.gates
+            if node and (gates.at_bind(record, node) or gates.shortage(record, node)):
                 # The cluster has changed between two steps: all of it again, and nothing stays booked.
                 for write in writes:
                     self._ledger.retract(write.record.uid)
@@ -344,9 +359,11 @@ class Decisions:
         candidates: dict[Hashable, Candidates] = {}
         places = []
         for record in members:
-            if record.requests is None or not record.requests.can_be_aligned:
+            if record.requests is None or not (record.requests.can_be_aligned or record.claims):
                 places.append((record, ""))
                 continue
+            if self._ledger.gates.waits(record):
+                return None
             request, among, key = self._request(record), names, record.pod_class
             if others and request and (request.is_constrained or others.terms_against(request)):
                 # What other pods require changes with each pod of the group.

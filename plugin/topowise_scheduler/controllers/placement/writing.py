@@ -169,11 +169,12 @@ class Placer:
 
     async def _prepared_and_written(self, write: Write) -> bool:
         """Returns False if the pod has changed, or cannot be prepared now. Raises ApiError."""
-        steps = [step for step in self._prebinds if write.node and step.wait_s(write.record)]
-        if not steps:
-            return self._is_booked(write) and await self._written_or_set_aside(write)
-        async with self._steps.setdefault(write.node, asyncio.Lock()):
-            prepared, record, is_written = [], write.record, False
+        steps = self._prebinds if write.node else ()
+        # The pods of a group are decided at once, so they are written in order where they mind it.
+        minds_order = write.decision and write.node and self._ledger.gates.minds_order(write.record, write.node)
+        waits = minds_order or any(step.wait_s(write.record) for step in steps)
+        async with self._steps.setdefault(write.node, asyncio.Lock()) if waits else contextlib.nullcontext():
+            prepared, record, is_written = list[PreBind](), write.record, False
             try:
                 for step in steps:
                     record, problem = await step.prebind(record, write.node, partial(self._book_again, write.node))
@@ -185,9 +186,13 @@ class Placer:
                         self._ledger.retract(write.record.uid, pause=_PREPARED_S)
                         return False
                 is_written = self._is_booked(write) and await self._written_or_set_aside(write)
-                if is_written:
+                if is_written and waits:
                     await self._until_bound(record.uid)
                 return is_written
+            except ApiError as exc:
+                # Without an answer the gate may be open, and the pod needs what was prepared.
+                is_written = not 0 < exc.status < 500
+                raise
             finally:
                 for step in prepared if not is_written else ():
                     await step.unreserve(record, write.node)

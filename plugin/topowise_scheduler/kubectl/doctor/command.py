@@ -17,7 +17,7 @@ from topowise_scheduler.explain.text import plural
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl import json_output, objects
 from topowise_scheduler.kubectl.console import Console, Output
-from topowise_scheduler.kubectl.doctor import claims, kube_scheduler, kubelets, own_pods, pods, reports
+from topowise_scheduler.kubectl.doctor import claims, devices, kube_scheduler, kubelets, own_pods, pods, reports
 from topowise_scheduler.kubectl.doctor.finding import SEVERITIES, Finding, Severity, together
 from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.kubectl.source import ForbiddenError, Kubectl
@@ -69,7 +69,7 @@ def _examine(kubectl: Kubectl, findings: list[Finding], console: Console, patien
     findings += _not_allowed(denied)
     known = _read(there)
     findings += _common(there, known, console.now, are_reports_known=nrt.PATH not in denied)
-    findings += _claims(kubectl, there, known)
+    findings += _claims(kubectl, there, known, console.now)
     own_exporters: list[own_pods.OwnPod] = []
     if not isinstance(pods_of_exporters, SourceError):
         own_exporters = own_pods.listed(pods_of_exporters, own_pods.EXPORTER)
@@ -87,21 +87,28 @@ def _examine(kubectl: Kubectl, findings: list[Finding], console: Console, patien
     return there
 
 
-def _claims(kubectl: Kubectl, there: Objects, known: Read) -> Iterator[Finding]:
-    """Checks pods with claims. A cluster without such pods is not asked for claims."""
-    records = [Records().record(pod) for pod in there.pods or () if pod.spec.resourceClaims and pod.spec.nodeName]
-    if not records:
+def _claims(kubectl: Kubectl, there: Objects, known: Read, now: float) -> Iterator[Finding]:
+    """Checks claims and their devices. A cluster without pods with claims, where topowise allocates nothing, is not
+    asked for them."""
+    claiming = [pod for pod in there.pods or () if pod.spec.resourceClaims]
+    (configured,) = kubectl.attempt(devices.CONFIGURATIONS)
+    owned = frozenset[str]() if isinstance(configured, SourceError) else devices.drivers(configured)
+    if not owned and not claiming:
         return
-    slices, listed = kubectl.attempt(claims.SLICES, claims.CLAIMS)
-    denied = {
-        path: answer
-        for path, answer in ((claims.SLICES, slices), (claims.CLAIMS, listed))
-        if isinstance(answer, ForbiddenError)
-    }
-    yield from _not_allowed(denied)
-    if not isinstance(slices, SourceError) and not isinstance(listed, SourceError):
-        reports_ = [report for _, report in known]
-        yield from claims.check(records, reports_, claims.claims(listed), claims.locations(slices))
+    paths_ = (claims.SLICES, claims.CLAIMS, *((devices.CLASSES,) if owned else ()))
+    answers = {devices.CONFIGURATIONS: configured, **dict(zip(paths_, kubectl.attempt(*paths_), strict=True))}
+    yield from _not_allowed({path: error for path, error in answers.items() if isinstance(error, ForbiddenError)})
+    slices, listed, classes = (answers.get(path) for path in (claims.SLICES, claims.CLAIMS, devices.CLASSES))
+    if not isinstance(slices, bytes) or not isinstance(listed, bytes):
+        return
+    by_key = claims.claims(listed)
+    records = [Records().record(pod) for pod in claiming if pod.spec.nodeName]
+    yield from claims.check(records, [report for _, report in known], by_key, claims.locations(slices))
+    yield from devices.check_allocated(by_key, there.pods, now)
+    if isinstance(classes, bytes):
+        by_name, inventory = devices.classes(classes), devices.Devices(slices, claims.SLICES)
+        yield from devices.check(owned, inventory, by_name)
+        yield from devices.check_waiting(claiming, by_key, owned, inventory, by_name)
 
 
 def _not_allowed(denied: Mapping[str, ForbiddenError]) -> Iterator[Finding]:

@@ -188,13 +188,24 @@ class Gates:
         return self.all(record, name, leaving) or self._order(record, name, leaving)
 
     def fits_in_any_order(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> bool:
-        """Returns whether the pods on their way to a node would all be admitted beside this pod, in whatever order
-        they come: a scheduler that binds by itself binds several pods at the same time."""
+        """Returns whether the pods on their way to a node would all be admitted beside this pod, and where they are to
+        be, in whatever order they come: a scheduler that binds by itself binds several pods at the same time."""
         node_state = self._node_states.of(name)
         if node_state is None:
             return True
         absent = {*self.ignored.on(record.uid, record.priority, name), *leaving}
+        own = [pod for pod in (record, *admission_order.expected(node_state, {record.uid, *absent})) if _holds_own(pod)]
+        if len(own) > 1 and any(self.minds_order(pod, name) for pod in own):
+            return False
         return admission_order.survive_any_order(node_state, record, absent, _MAX_ORDERS)
+
+    def waits(self, record: PodRecord) -> bool:
+        """Returns whether the pod cannot be placed on any node yet (`Option.waits`)."""
+        return any(option.waits(record) for option in self.options_for(record))
+
+    def minds_order(self, record: PodRecord, name: str) -> bool:
+        """Returns whether no pod may overtake the pod on its way to the node (`Option.minds_order`)."""
+        return any(option.minds_order(record, name) for option in self.options_for(record))
 
     def _order(self, record: PodRecord, name: str, leaving: Collection[str]) -> Refusal | None:
         node_state = self._node_states.of(name)
@@ -209,6 +220,11 @@ class Gates:
             if first_refusal(states, record.view) is not None:
                 return Refusal.BEFORE_EXPECTED
         return None
+
+
+def _holds_own(record: PodRecord) -> bool:
+    """Returns whether a kubelet may give the pod anything of a NUMA node for itself."""
+    return record.requests is not None and record.requests.can_be_aligned
 
 
 def _first(

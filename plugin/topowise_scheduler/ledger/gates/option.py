@@ -76,6 +76,11 @@ class Option:
     limits_work = False
     """Whether a question is asked within `asking`. At most one option does, and it concerns every pod."""
 
+    @property
+    def news(self) -> int:
+        """Returns how often something has come that may let a pod onto a node, beside changes of nodes."""
+        return 0
+
     # Filter
 
     def verdicts(self, question: Question, draft: Draft) -> None:
@@ -117,6 +122,10 @@ class Option:
         """Returns what kube-scheduler's own checks here leave out (`kube_scheduler.unexamined`), and the option has."""
         return ()
 
+    def knows(self, record: PodRecord, name: str) -> bool:
+        """Returns whether what `examined` names is decided here for the pod on the node, not by kube-scheduler."""
+        return True
+
     def depends_on_evictions(self, record: PodRecord) -> bool:
         """Returns whether evictions change what the option has for the pod."""
         return False
@@ -127,6 +136,14 @@ class Option:
 
     def may_be_refused(self, record: PodRecord, name: str) -> bool:
         """Returns whether the kubelet of a node on which the pod fits may refuse the pod by chance."""
+        return False
+
+    def waits(self, record: PodRecord) -> bool:
+        """Returns whether the pod needs something that does not exist yet, so that it cannot be placed on any node."""
+        return False
+
+    def minds_order(self, record: PodRecord, name: str) -> bool:
+        """Returns whether it matters where the kubelet places the pod, so that no pod may overtake it on its way."""
         return False
 
     def until(self, record: PodRecord, name: str, refusal: Refusal) -> float | None:
@@ -182,18 +199,18 @@ def no_options(cluster: Cluster) -> Sequence[Option]:
 
 
 class PreBind(Protocol):
-    """The step of an option before the Binding of a pod that has a demand on it."""
+    """The step of an option before the Binding of a pod, or before its gate is opened."""
 
     def reads_anew(self, record: PodRecord) -> bool:
         """Returns whether the step needs the newest version of the pod."""
 
     def wait_s(self, record: PodRecord) -> float:
-        """Returns for how many seconds the step may wait for the node, 0 if the step does not concern the pod. Such
-        binds to a node run one after the other."""
+        """Returns for how many seconds the step may wait for the node, 0 if it does not. Binds that may wait for a node
+        run one after the other."""
 
     async def prebind(self, record: PodRecord, node: str, book: Callable[[PodRecord], str]) -> tuple[PodRecord, str]:
         """Returns the pod as it is to be bound, and why it must not be bound, "" if it may. `book` books a pod on the
-        node, and returns why its kubelet would refuse it then."""
+        node, and returns why its kubelet would refuse it then. Raises ApiError."""
 
     async def unreserve(self, record: PodRecord, node: str) -> None:
         """The bind has failed after this step."""

@@ -36,11 +36,16 @@ def survive_any_order(node: NodeState, record: PodRecord, without: Collection[st
     orders that were tried decide.
     """
     away = {record.uid, *without}
-    coming = _coming(node, BookingState.RESERVED, away)
+    coming = expected(node, away)
     state = node.without(away) if coming else None
     if state is None or not _matters(state, [record, *coming]) or not holds_own(state, record.view(state)):
         return True
     return _fit_in_any_order(state, record, coming, at_most)
+
+
+def expected(node: NodeState, away: Collection[str]) -> list[PodRecord]:
+    """Returns the pods on their way to the node, reserved pods too, but for those that are `away`."""
+    return _coming(node, BookingState.RESERVED, away)
 
 
 def only_expected(node: NodeState, record: PodRecord) -> list[str]:
