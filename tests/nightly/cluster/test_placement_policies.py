@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from chart_cluster import NAMESPACE, Cluster, Document, eventually, installed
+from chart_cluster import NAMESPACE, Cluster, Document, call, eventually, installed, key, op, owner
 from sandbox import controlplane
 from scheduling import Service, exact, kubelet
 from topowise.kube import credentials
-from topowise.kube.api import JSON, MERGE_PATCH, Api
+from topowise.kube.api import Api
 from topowise.placement import DECISION, ENABLED, GATE, PLACED_ON
 from topowise_scheduler.controllers.placement.deciding import Decisions, Write
 from topowise_scheduler.controllers.placement.writing import Placer
@@ -27,7 +27,6 @@ if controlplane.assets() is None:
 pytestmark = pytest.mark.apiserver
 
 ON = "scheduler.config.placement.enabled=true"
-JSON_PATCH = "application/json-patch+json"
 ASKS = {GATE: ENABLED}
 OURS, KUEUES = {"name": GATE}, {"name": "kueue.x-k8s.io/admission"}
 PODS = "/api/v1/namespaces/default/pods"
@@ -40,10 +39,6 @@ NOT_THERE = {"key": "metadata.name", "operator": "NotIn", "values": ["metal-9"]}
 CHOSEN = {"key": "metadata.name", "operator": "In", "values": ["metal-0"]}
 LIKES = {"weight": 1, "preference": {"matchExpressions": [ZONE]}}
 APART = {REQUIRED: [{"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "a"}}}]}
-
-
-def owner(kind: str, *, controller: bool = True) -> list[Document]:
-    return [{"apiVersion": "apps/v1", "kind": kind, "name": "x", "uid": f"uid-{kind}", "controller": controller}]
 
 
 def pod(name: str, *gates: Document, spec: Document | None = None, **metadata: Any) -> Document:
@@ -69,15 +64,6 @@ RICH = {
     "tolerations": [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}],
 }
 TERMS = f"/spec/affinity/nodeAffinity/{REQUIRED}/nodeSelectorTerms"
-
-
-def op(path: str, value: Any = None, verb: str = "add") -> Document:
-    return {"op": verb, "path": path, **({} if verb == "remove" else {"value": value})}
-
-
-def key(name: str) -> str:
-    """A key in a JSON pointer."""
-    return name.replace("~", "~0").replace("/", "~1")
 
 
 UNGATED = [op("/spec/schedulingGates/0", OURS, "test"), op("/spec/schedulingGates/0", verb="remove")]
@@ -122,14 +108,6 @@ def gates(cluster: Cluster, namespace: str, *own: Document, spec: Document | Non
     code, answer = made(cluster, pod("new", *own, spec=spec, **metadata), namespace)
     assert code == 201, answer
     return answer["spec"].get("schedulingGates", [])
-
-
-def call(
-    cluster: Cluster, method: str, path: str, body: Any = None, *, query: str = "?dryRun=All", **options: str
-) -> tuple[int, Document]:
-    """The answer to the administrator; a list is a JSON patch. Nothing is kept unless `query` is empty."""
-    content_type = JSON if method != "PATCH" else JSON_PATCH if isinstance(body, list) else MERGE_PATCH
-    return cluster.call(method, path + query, body, content_type=content_type, **options)
 
 
 def serve(cluster: Cluster, method: str, path: str, body: Any = None, *, query: str = "?dryRun=All") -> Any:

@@ -36,12 +36,14 @@ def named(path: str) -> str:
 
 NRT, NUMATOPOLOGY = named(nrt.PATH), named(numatopology.PATH)
 LEASES, SLICES, KUEUE = "leases.coordination.k8s.io", "resourceslices.resource.k8s.io", "kueue.x-k8s.io"
+DRA = "resource.k8s.io"
+CLAIM, CLAIM_BINDING = f"resourceclaims.{DRA}", f"resourceclaims/binding.{DRA}"
 EVICTION, STATUS = "create pods/eviction", "patch pods/status"
 PLACEHOLDERS, STEERING = "topowise-scheduler-placeholders", "topowise-scheduler-steering"
 # A watch of topowise/kube/reflector.py, and rights that no request of a module of ours takes by itself.
 WATCH, BESIDE = "reflector", ""
 WATCHED = (NRT, "nodes", "pods", "poddisruptionbudgets.policy")
-CLAIMED = (SLICES, "resourceclaims.resource.k8s.io", "deviceclasses.resource.k8s.io")
+CLAIMED = (SLICES, CLAIM, f"deviceclasses.{DRA}")
 ELECTION = {"topowise/kube/lease.py ?": f"get,create,update {LEASES}"}
 
 # By what switches them on, as docs/threat-model.md has it: settings of the chart, and the rights of each request, which
@@ -174,8 +176,7 @@ SWITCHES: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
         "config.resourceClaims": (
             "scheduler.config.resourceClaims.enabled=true",
             {
-                "topowise_scheduler/options/claims/prebind.py GET": "get resourceclaims.resource.k8s.io",
-                "topowise_scheduler/options/claims/scheduler_version.py GET": "",
+                "topowise_scheduler/options/claims/prebind.py GET": f"get {CLAIM}",
                 WATCH: "; ".join(f"list,watch {resource}" for resource in CLAIMED),
             },
         ),
@@ -191,6 +192,19 @@ SCALE_UP = SWITCHES["scheduler"]["config.scaleUp"]
 SWITCHES["scheduler"]["config.scaleUp` with `karpenter"] = (
     f"{SCALE_UP[0]},scheduler.config.scaleUp.autoscaler=karpenter",
     {**SCALE_UP[1], "topowise_scheduler/controllers/known_nodes.py PATCH": "patch nodes"},
+)
+CLAIMS, PLACES = (SWITCHES["scheduler"][f"config.{name}"] for name in ("resourceClaims", "placement"))
+DRIVERS = f"{CLAIMS[0]},{PLACES[0]},scheduler.config.resourceClaims.drivers[0]=gpu.example.com"
+SWITCHES["scheduler"]["config.resourceClaims` with `drivers"] = (
+    DRIVERS,
+    {
+        **CLAIMS[1],
+        **PLACES[1],
+        "topowise_scheduler/options/claims/allocation.py PATCH": f"patch {CLAIM}; patch resourceclaims/status.{DRA}",
+        "topowise_scheduler/controllers/unused_claims.py GET": "get pods",
+        # Since 1.36 the API server asks for resourceclaims/binding beside the status; no request is of it.
+        BESIDE: f"update,patch {CLAIM_BINDING}",
+    },
 )
 LEAST = (
     *("scheduler.extender.bind=false", "scheduler.config.requeue.enabled=false", "scheduler.replicas=1"),
@@ -400,6 +414,8 @@ def test_a_switch_gives_the_rights_of_its_requests_and_of_its_row(
     shown = {(resource.partition(".")[0], verb) for _, resource, verb in granted}
     assert shown == rows["always"] | rows[switch]
     written = {resource.partition(".")[0] for _, resource, verb in granted if verb not in ("get", "list", "watch")}
+    # No request is of this resource: policies limit resourceclaims/status.
+    written.discard(CLAIM_BINDING.partition(".")[0])
     if component == "scheduler":
         assert restricted(objects) == written | {"serviceaccounts/token"}
     else:
@@ -408,8 +424,9 @@ def test_a_switch_gives_the_rights_of_its_requests_and_of_its_row(
         name, spec = policy["metadata"]["name"], policy["spec"]
         assert spec["failurePolicy"] == "Fail"
         if policy["metadata"]["labels"]["app.kubernetes.io/component"] == "scheduler":
-            # Marks of placed pods are refused to all others.
-            (condition, *_), comparison = spec["matchConditions"], "!=" if name.endswith("-marks") else "=="
+            # Marks of pods and claims, and devices that the service allocates, are refused to all others.
+            is_of_others = name.endswith(("-marks", "-devices"))
+            (condition, *_), comparison = spec["matchConditions"], "!=" if is_of_others else "=="
             assert condition["expression"].startswith(f'request.userInfo.username {comparison} "system:serviceaccount:')
         binding = objects.named("ValidatingAdmissionPolicyBinding", name)
         assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
@@ -435,6 +452,22 @@ def test_without_policies_the_service_cannot_write_a_pods_spec(render: Any, opti
     assert ("", "pods", "patch") not in rights(objects.named("ClusterRole", "topowise-scheduler"))
     with pytest.raises(ValueError, match=r"placement\.enabled\) needs the right to patch and delete all pods"):
         render("", "scheduler.config.placement.enabled=true", *settings, **options)
+
+
+@pytest.mark.parametrize("mode", ["own", "remote", "gate"])
+def test_devices_are_allocated_only_with_placement_policies_and_a_user_of_the_services_own(
+    render: Any, mode: str
+) -> None:
+    drivers = (CLAIMS[0], *DRIVERS.split(",")[2:], f"scheduler.mode={mode}")
+    if mode != "gate":
+        with pytest.raises(ValueError, match=r"drivers is set and scheduler\.config\.placement\.enabled false"):
+            render("", *drivers)
+    render("", *drivers, PLACES[0])
+    with pytest.raises(ValueError, match="which only ValidatingAdmissionPolicies limit"):
+        render("", *drivers, PLACES[0], "scheduler.restrictWrites=false")
+    with pytest.raises(ValueError, match=r"needs a user of the service's own, and it is system:kube-scheduler"):
+        render("kubeadm-static-pod", DRIVERS)
+    render("kubeadm-static-pod", DRIVERS, "scheduler.static.user=topowise-scheduler")
 
 
 def test_a_static_pod_has_its_rights_as_a_user_that_policies_limit_where_kube_scheduler_writes_nothing(

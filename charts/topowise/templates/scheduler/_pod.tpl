@@ -138,6 +138,8 @@ podAntiAffinity:
 {{- $nominates := or $preempts $places -}}
 {{- $scaleUp := dig "scaleUp" (dict) $config -}}
 {{- $scales := dig "enabled" false $scaleUp -}}
+{{- $claims := dig "resourceClaims" (dict) $config -}}
+{{- $reads := dig "enabled" false $claims -}}
 bindings: {{ and .Values.scheduler.extender.bind (ne .Values.scheduler.mode "gate") }}
 podStatus: {{ or $requeues $tells $nominates $scales }}
 scaleUp: {{ $scales }}
@@ -154,7 +156,8 @@ deletions: {{ $deletes }}
 placement: {{ $places }}
 evictions: {{ $preempts }}
 steering: {{ dig "steering" "enabled" false $config }}
-claims: {{ dig "resourceClaims" "enabled" false $config }}
+claims: {{ $reads }}
+drivers: {{ ternary (dig "drivers" list $claims) list $reads | toJson }}
 leases: {{ or $config.leaderElection.enabled (eq .Values.scheduler.mode "static") }}
 {{- end -}}
 
