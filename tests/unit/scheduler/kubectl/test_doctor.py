@@ -17,7 +17,7 @@ from sandbox.exported import exported
 from topowise import nrt
 from topowise.placement import GATE
 from topowise_scheduler.kubectl.console import go_seconds
-from topowise_scheduler.kubectl.doctor import kube_scheduler, own_pods
+from topowise_scheduler.kubectl.doctor import claims, devices, kube_scheduler, own_pods
 from topowise_scheduler.kubelet import (
     Core,
     Device,
@@ -613,6 +613,25 @@ def test_a_forbidden_resource_does_not_end_the_doctor(
     assert "is forbidden" in capfd.readouterr().err
     # Other commands need the report.
     assert main(["nodes"]) == 2
+
+
+def test_claims_are_read_where_topowise_allocates_or_pods_have_claims(
+    fake: FakeKubectl, ask: Ask, objects: dict[str, Json]
+) -> None:
+    settings = {"data": {"scheduler.yaml": "resourceClaims: {enabled: true, drivers: [gpu.example.com]}"}}
+    fake.answer(devices.CONFIGURATIONS, {"items": [settings]})
+    for path in (claims.SLICES, claims.CLAIMS, devices.CLASSES):
+        fake.answer(path, {"items": []})
+    assert "warning  driver gpu.example.com: is in resourceClaims.drivers" in ask("doctor").text
+    fake.deny(devices.CLASSES)
+    assert "warning  deviceclasses: may not be read:" in ask("doctor").text
+    fake.deny(devices.CONFIGURATIONS)
+    assert ask("doctor").status == 0, "nothing is known of devices, and no pod has a claim"
+    claiming = json.loads(json.dumps(objects["Pod router"]))
+    claiming["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "a"}]
+    others = [objects["Pod trainer"], objects["Pod frontend-7d9c"]]
+    fake.answer("/api/v1/pods", {"items": [*others, claiming]})
+    assert "warning  configmaps: may not be read:" in ask("doctor", "--patience", "0").text
 
 
 def test_without_a_cluster_the_doctor_fails(fake: FakeKubectl, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
