@@ -14,6 +14,7 @@ from typing import Final
 import yaml
 
 from images.application import REPOSITORY
+from lab import machine
 from lab.api import Api, Json, LabError, wait
 from lab.running import Plan, Processes
 from sandbox import controlplane
@@ -95,7 +96,7 @@ def _start_service(processes: Processes, plan: Plan) -> None:
         "readOnly": {"port": plan.explaining},
         "serving": {"address": "127.0.0.1", "port": plan.metrics},
         "steering": {"enabled": True},
-        "resourceClaims": {"enabled": True},
+        "resourceClaims": {"enabled": True, "drivers": _drivers(plan)},
         "placement": {"enabled": True},
     }
     config = work / "topowise.yaml"
@@ -103,6 +104,13 @@ def _start_service(processes: Processes, plan: Plan) -> None:
     serve = [sys.executable, "-m", "topowise_scheduler", "serve", f"--config={config}"]
     processes.start(SERVICE, ["env", f"POD_NAMESPACE={NAMESPACE}", *serve])
     _until_ready(processes, Api(f"http://127.0.0.1:{plan.metrics}", ""), SERVICE)
+
+
+def _drivers(plan: Plan) -> list[str]:
+    """Returns the DRA drivers of the lab. The service and kube-scheduler share a user here, so that no policy can keep
+    kube-scheduler from allocating their devices: pods come by one of both at a time."""
+    claims = [machine.read(name).claims for name in plan.kubelets]
+    return sorted({each.driver for each in claims if each is not None})
 
 
 def _start_scheduler(processes: Processes, plan: Plan, name: str, configuration: Json) -> None:

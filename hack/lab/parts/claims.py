@@ -1,4 +1,4 @@
-"""Claims (DRA) beside CPUs and memory of real kubelets: with and without topowise, steered and not.
+"""Claims (DRA) beside CPUs and memory of real kubelets: placed by gate, steered and not, and without topowise.
 
 Pods come in waves, a third of them without claims, and after each wave two of three pods end. The same pods come in
 each way. Where a pod is, its kubelet's podresources, the DRA driver and the claim say, and all three must agree.
@@ -21,47 +21,44 @@ from lab.cluster import Lab, is_refused
 from lab.parts.steered_binds import until_markers
 from lab.results import Figure, Part
 from topowise import steering
+from topowise.placement import GATE
 
 GROUP: Final = "/apis/resource.k8s.io/v1"
 CLASSES: Final = f"{GROUP}/deviceclasses"
 TEMPLATES: Final = f"{GROUP}/namespaces/default/resourceclaimtemplates"
 CLAIMS: Final = f"{GROUP}/namespaces/default/resourceclaims"
-EVENTS: Final = "/api/v1/namespaces/default/events"
 _ALIGNMENT: Final = "topowise.io/claim-alignment"
 _MOST_DEVICES: Final = 4
 # A wave is so large that the pods of two waves need about half of the CPUs.
 _CPUS_PER_POD: Final = 11
 _STILL_S: Final = 8.0
 _DECIDED_S: Final = 90.0
-# As extender/binding.py says it.
-REFUSED_BIND: Final = "would refuse the pod"
-# A pod whose bind is refused more often goes round and round.
-_LOOPS: Final = 3
 _EXAMPLES: Final = 20
 # Waves from one run of doctor to the next.
 _DOCTOR_EVERY: Final = 2
 
 
 _COUNTS: Final = {
-    'topowise_scheduler_claim_predictions_total{result="': "predicted claims",
+    'topowise_scheduler_placements_total{outcome="': "placements",
     'topowise_scheduler_steering_requests_total{result="': "labels",
 }
 
 
 class Way(NamedTuple):
-    """How the pods of a turn are placed."""
+    """How the pods of a turn are placed. A kube-scheduler without topowise binds them."""
 
     title: str
-    scheduler: str = "default-scheduler"
+    is_gated: bool = True
     has_markers: bool = False
     alignment: str = "prefer"
 
 
 WAYS: Final = (
-    Way("without topowise", controlplane.ALONE),
-    Way("prediction, prefer"),
-    Way("steering, prefer", has_markers=True),
-    Way("steering, require", has_markers=True, alignment="require"),
+    Way("without topowise", is_gated=False),
+    Way("prefer"),
+    Way("require", alignment="require"),
+    Way("steered, prefer", has_markers=True),
+    Way("steered, require", has_markers=True, alignment="require"),
 )
 
 
@@ -107,7 +104,9 @@ def claiming(name: str, devices: int, cpus: int, way: Way) -> Json:
     """Returns a pod with whole CPUs; with `devices` it has a claim for so many."""
     sizes = {"cpu": str(cpus), "memory": "256Mi", **({steering.RESOURCE: "1"} if way.has_markers else {})}
     container = series.container("main", sizes)
-    spec: Json = {"containers": [container], "schedulerName": way.scheduler}
+    spec: Json = {"containers": [container], "schedulerName": controlplane.ALONE}
+    if way.is_gated:
+        spec["schedulingGates"] = [{"name": GATE}]
     if devices:
         container["resources"] = {**container["resources"], "claims": [{"name": "gpus"}]}
         spec["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": f"gpus-{devices}"}]
@@ -145,7 +144,6 @@ class _Turn:
         self._running: dict[str, Seen] = {}
         self._counts: Counter[str] = Counter()
         self._waited: set[str] = set()
-        self._refused_binds: Counter[str] = Counter()
         self._left = 0
         self._seconds: list[float] = []
         self._before = _metrics(lab)
@@ -180,7 +178,6 @@ class _Turn:
         self._left = len(left)
         self.problems += [f"{name} waits, although all other pods have ended" for name in left]
         self._lab.clear()
-        self._events()
 
     def _pending(self) -> list[str]:
         """Returns pods that neither run nor have failed."""
@@ -201,7 +198,7 @@ class _Turn:
                 self._counts["refused"] += 1
                 status = pod["status"]
                 # kube-scheduler alone does not know NUMA nodes.
-                if self._way.scheduler != controlplane.ALONE:
+                if self._way.is_gated:
                     self.problems.append(f"{name} is refused: {status.get('reason')}: {status.get('message')}")
                 self._lab.discard(name)
         begun = [name for name, pod in pods.items() if pod["status"].get("phase") == "Running"]
@@ -259,7 +256,7 @@ class _Turn:
     def _note(self, name: str, seen: Seen) -> None:
         created, devices = self._created[name]
         self._seconds.append(self._lab.bound_at(name, created) - created)
-        predicted = len(seen.predicted) == 1 and self._way.scheduler != controlplane.ALONE
+        predicted = len(seen.predicted) == 1 and self._way.is_gated
         if predicted and not self._way.has_markers:
             is_right = seen.predicted == frozenset(seen.cpus)
             self._counts["predictions of CPUs"] += 1
@@ -293,20 +290,10 @@ class _Turn:
         for name in names:
             del self._running[name]
 
-    def _events(self) -> None:
-        """Counts refused binds by pod."""
-        for event in self._lab.api.items(EVENTS):
-            name = event["involvedObject"]["name"]
-            if name.startswith(f"{self._prefix}-") and REFUSED_BIND in event.get("message", ""):
-                count = (event.get("series") or {}).get("count") or event.get("count") or 1
-                self._refused_binds[name] += count
-
     def figures(self) -> dict[str, Figure]:
         """Returns the counts of the way."""
         after = _metrics(self._lab)
         ran = self._counts["pods with claims"]
-        looping = [name for name, count in self._refused_binds.items() if count > _LOOPS]
-        self.problems += [f"{name} loops: {self._refused_binds[name]} refused binds" for name in looping]
         shown = {
             "pods with claims": ran,
             "aligned": self._counts["aligned"],
@@ -315,8 +302,6 @@ class _Turn:
             "refused": self._counts["refused"],
             "waited for an end": len(self._waited),
             "left waiting": self._left,
-            "refused binds": sum(self._refused_binds.values()),
-            "looping": len(looping),
             "s to bind, p50": results.percentile(self._seconds, 0.5),
             "bind, p99": results.percentile(self._seconds, 0.99),
             **{key: count for key, count in sorted(self._counts.items()) if key.startswith("predictions")},
@@ -339,7 +324,7 @@ def doctor(lab: Lab) -> dict[str, str]:
 
 
 def _metrics(lab: Lab) -> dict[str, float]:
-    """Returns the service's counts of predicted claims and of labels."""
+    """Returns the service's counts of placements and of labels."""
     counts = lab.counts()
     return {
         f"{name} {labels[:-2]}": count

@@ -10,11 +10,10 @@ import pytest
 
 from lab import dra, machine, truth
 from lab.node import described
-from lab.parts.claims import REFUSED_BIND, Seen
+from lab.parts.claims import Seen
 from sandbox.machines import write_tree
 from topowise.claimed_devices import location
 from topowise_scheduler.options.claims.devices import numa_nodes_of
-from topowise_scheduler.serve.extender import binding
 
 DRIVER = "gpu.example.com"
 
@@ -58,10 +57,6 @@ def test_a_pod_is_aligned_if_its_devices_are_near_its_cpus_and_memory(
 ) -> None:
     seen = Seen("a", Counter(cpus), frozenset(memory), {"gpu-0": numa}, frozenset(cpus))
     assert seen.is_aligned is expected
-
-
-def test_refused_binds_are_counted_by_the_words_of_the_service() -> None:
-    assert REFUSED_BIND in Path(binding.__file__).read_text()
 
 
 def test_a_second_machine_of_a_kind_has_a_name_of_its_own() -> None:
