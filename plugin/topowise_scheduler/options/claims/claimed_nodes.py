@@ -1,8 +1,9 @@
 """The devices of a pod's claims (DRA) on a node, their NUMA nodes, and what they demand of a steered pod.
 
 The kubelet places a pod without regard to its claims. So devices that are chosen here are chosen for the NUMA nodes
-where the kubelet will have the pod; of a pod that can be steered, for any NUMA node that takes it. Only if these have
-no devices for the claims, others are taken, so that the pod is apart from them.
+where the kubelet will have the pod; of a pod that can be steered, for any NUMA node that takes it; of a pod that gets
+no CPUs or memory of its own, for any NUMA node, so that all its devices are near each other. Only if these have no
+devices for the claims, others are taken.
 
 Invariant: cached devices are used only until the node, or a claim on it, changes.
 """
@@ -234,6 +235,17 @@ class ClaimedNodes(Source):
                 yield frozenset((numa,))
         if alone:
             yield alone
+        else:
+            # A pod that gets nothing from the managers of its kubelet: its devices are near each other.
+            yield from (frozenset((numa,)) for numa in self._by_free_devices(name, states[0].node_ids))
+
+    def _by_free_devices(self, name: str, numa_nodes: Sequence[int]) -> list[int]:
+        """Returns the NUMA nodes with free devices, those with the fewest first: the others stay whole."""
+        free = {
+            numa: sum(not is_allocated for devices in by_driver.values() for _, is_allocated in devices)
+            for numa, by_driver in self.devices_by_numa_node(name).items()
+        }
+        return sorted([numa for numa in numa_nodes if free.get(numa)], key=lambda numa: free[numa])
 
     def follows_kubelet(self, record: PodRecord, name: str) -> bool:
         """Returns whether the devices have NUMA nodes, and the kubelet alone decides whether the pod is near them."""

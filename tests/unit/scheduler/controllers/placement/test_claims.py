@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from claim_objects import DRIVER, ClaimService, claim, claiming, put_class, sized_claim
+from claim_objects import (
+    DRIVER,
+    ClaimService,
+    claim,
+    claiming,
+    device_slice,
+    put_class,
+    sized_claim,
+    sized_slice,
+)
 from placing import GATED
 from scheduling import NoApi
 from topowise.errors import ApiError
@@ -292,6 +301,35 @@ async def test_a_group_gets_all_its_devices_or_none(server: Server) -> None:
     places = _decided(server)
     assert len(places) == 3
     assert len(server.service.claims.assumed()) == 3
+
+
+def test_claimed_cpus_are_near_other_claimed_devices(server: Server) -> None:
+    """As dra-driver-cpu has them in grouped mode, on nodes whose kubelet gives out no CPUs: NUMA node 0 has the only
+    free GPU, so the CPUs are of its group, which several claims share."""
+    server.service.claims.drivers = frozenset([DRIVER, "dra.cpu"])
+    groups = device_slice("n1", (0, 1), driver="dra.cpu")
+    for device in groups["spec"]["devices"]:
+        device |= {"allowMultipleAllocations": True, "capacity": {"dra.cpu/cpu": {"value": "8"}}}
+    groups["spec"]["devices"].reverse()
+    server.service.claims.put_slice(sized_slice(groups))
+    for name, driver in (("gpu", DRIVER), ("cpus", "dra.cpu")):
+        selector = {"cel": {"expression": f'device.driver == "{driver}"'}}
+        put_class(server.service.claims, name, selectors=[selector])
+    server.put_claim("other", devices=["gpu-0"], reserved=["uid-o"])
+    server.put_claim("gpus")
+    cpus = claim("cpus")
+    cpus["spec"]["devices"]["requests"][0]["exactly"] |= {
+        "deviceClassName": "cpus",
+        "capacity": {"requests": {"dra.cpu/cpu": "6"}},
+    }
+    server.claims["cpus"] = cpus
+    server.seen("cpus")
+    server.put_pod("p", "cpus", "gpus", cpu="100m")
+    (write,) = _decided(server)
+    assert (write.node, write.form) == ("n1", "required")
+    chosen = server.service.claims.assumed_of("uid-p").allocations
+    (of_cpus,), (gpu,) = (chosen[f"default/{name}"].devices.results for name in ("cpus", "gpus"))
+    assert (gpu.device, of_cpus.device, of_cpus.consumedCapacity) == ("gpu-1", "gpu-0", {"dra.cpu/cpu": "6"})
 
 
 def test_a_pod_without_exclusive_resources_gets_its_devices_too(server: Server) -> None:
