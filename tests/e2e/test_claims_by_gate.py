@@ -78,6 +78,8 @@ async def test_no_device_is_given_twice_or_kept_for_nobody(
             for turn in count():
                 await asyncio.sleep(3.0)
                 await fault(cluster, turn)
+                # The other replica has to see that the lease is not renewed.
+                await asyncio.sleep(20.0 if fault is kill_a_replica else 0.0)
 
         faults = asyncio.create_task(again())
         try:
