@@ -16,6 +16,7 @@ from topowise_scheduler.verdicts.refusals import Reason
 CAUSE_TEXTS: Final[Mapping[Cause, str]] = {
     "alignment": "a node would take the pod if its free resources were on one NUMA node",
     "resources": "the free resources of each node are too few in sum",
+    "other pods": "each node with room is kept from it by a constraint between pods",
     "excluded": "each node that could take the pod is cordoned, tainted or not selected",
     "unconfirmed": "a node will take the pod after its next report",
     "never": "no node could take the pod even if it were empty",
@@ -51,6 +52,7 @@ _STEPS: Final[Mapping[Way, str]] = {
     "place": "topowise places it within seconds, as it fits on {names}; otherwise placement is off, or nobody leads",
     "other gates": "wait: scheduling gates of other controllers come first: {detail}",
     "group": "wait, or create the rest: {amount} of the {largest} pods of its group wait",
+    "other pods": "wait for other pods, or change the constraint that keeps it from {names}, which has room: {reason}",
     "bind": "wait: kube-scheduler binds it to {names}",
     "no single change": "add a node, or ask for less: {names} comes nearest, and no single change makes room there",
 }

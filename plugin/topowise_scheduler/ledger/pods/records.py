@@ -231,7 +231,8 @@ class Records:
         is_gated = self._places and GATE in record.status.gates
         if record.status.stage != "pending" or not (is_gated or record.status.placed_on or record.status.tried):
             return record
-        constraints = constraints_of(kube_scheduler.decode(raw).spec)
+        between = None if self._index is None else self._index.request_of(record.uid)
+        constraints = constraints_of(kube_scheduler.decode(raw).spec, between)
         if len(constraints.key) > _LARGEST_CONSTRAINTS and not is_gated:
             return record
         shared = self._constraints.once(constraints.key, lambda: constraints)
