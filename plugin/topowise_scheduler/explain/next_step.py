@@ -32,7 +32,7 @@ _CORDON: Final = "node.kubernetes.io/unschedulable"
 
 Cause = Literal[
     "alignment", "resources", "other pods", "excluded", "unconfirmed", "never", "not examined", "retry", "gated",
-    "group", "placed",
+    "group", "placed", "unplaced",
 ]  # fmt: skip
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 Way = Literal[
@@ -40,7 +40,7 @@ Way = Literal[
     "never on a node", "never in sum", "never had", "never aligned", "never", "first report", "report",
     "repair the exporter", "evict", "open and make room", "open", "create the node", "prefer devices",
     "ask for less", "wait for pods", "no single change", "place", "other gates", "group", "bind",
-    "other pods",
+    "other pods", "enable placement",
 ]  # fmt: skip
 """What to do, or what ends the wait by itself."""
 
@@ -111,6 +111,8 @@ def next_step(
         return NextStep("add a node")
     if cause == "placed":
         return NextStep("bind", (record.status.placed_on,))
+    if cause == "unplaced":
+        return NextStep("enable placement")
     if cause == "gated":
         return NextStep("other gates", details=tuple(gate for gate in record.status.gates if gate != GATE))
     if cause == "group":

@@ -52,7 +52,7 @@ class Waits:
 
     def sync(self) -> Iterator[None]:
         """Updates the causes of waiting pods, in steps of some milliseconds."""
-        now, waiting = self._clock(), self._ledger.unscheduled
+        now, waiting = self._clock(), self._ledger.without_node
         for uid in self._waits.keys() - waiting.keys():
             wait = self._waits.pop(uid)
             if wait.is_refused and self._ledger.pods.of(uid).node:

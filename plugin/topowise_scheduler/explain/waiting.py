@@ -140,6 +140,8 @@ def _of_gates(view: ClusterView, record: PodRecord) -> Cause | None:
         return "placed"
     if record.status.gates and not record.status.is_placeable:
         return "gated"
+    if record.status.is_placeable and not record.status.waits:
+        return "unplaced"
     group, placements = placement_group(record), view.ledger.placements
     if not record.status.is_placeable or not group or placements.begun(group):
         return None

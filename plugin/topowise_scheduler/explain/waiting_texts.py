@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from topowise.placement import GATE
 from topowise_scheduler.explain.next_step import Cause, NextStep, Way
 from topowise_scheduler.explain.refusal_texts import bare
 from topowise_scheduler.explain.text import first_of, most_frequent_first, plural, rounded_up, with_unit
@@ -24,6 +25,7 @@ CAUSE_TEXTS: Final[Mapping[Cause, str]] = {
     "retry": "a node takes the pod now, and nobody has tried it yet",
     "gated": "other controllers have not removed their scheduling gates yet",
     "group": "the pods of its group do not all exist yet",
+    "unplaced": "it has the gate of topowise, and placement is off (placement.enabled)",
     "placed": "topowise has chosen its node, and kube-scheduler has not bound it yet",
 }
 _NEVER: Final = "no node can ever take it"
@@ -53,6 +55,7 @@ _STEPS: Final[Mapping[Way, str]] = {
     "other gates": "wait: scheduling gates of other controllers come first: {detail}",
     "group": "wait, or create the rest: {amount} of the {largest} pods of its group wait",
     "other pods": "wait for other pods, or change the constraint that keeps it from {names}, which has room: {reason}",
+    "enable placement": f"set placement.enabled, or remove the gate {GATE}: nobody else removes it",
     "bind": "wait: kube-scheduler binds it to {names}",
     "no single change": "add a node, or ask for less: {names} comes nearest, and no single change makes room there",
 }

@@ -562,3 +562,35 @@ def test_kubectl_and_the_service_name_the_constraint_between_pods(ask: Ask, save
     for shown in (listed, explained):
         (note,) = [note for note in shown.notes if "not evaluated" in note]
         assert note.endswith("asks for volumes, which is not evaluated")
+
+
+def test_gated_pods_are_listed_by_a_service_that_does_not_place(ask: Ask, saved: Save) -> None:
+    """As by kubectl, with the reason; other duties do not see them."""
+    node, service = Node(), Service("TightFit")
+    service.nodes.apply("ADDED", service.nodes.decode(json.dumps(node.object()).encode()))
+    service.report(node.topology())
+    others = [{"name": GATE}, {"name": "example.com/other"}]
+    gated = [
+        pod("alone", amounts("1"), spec={"schedulingGates": [{"name": GATE}]}),
+        pod("beside", amounts("2"), spec={"schedulingGates": others}),
+    ]
+    for document in gated:
+        document["status"]["conditions"] = []
+        service.put(document)
+    states = Reader(service.ledger, service.view, Decisions(10, lambda: 0.0), lambda: None, lambda _: None)
+    state = asyncio.run(states.state())
+    assert {pods.pod: pods.why.cause for pods in state.waiting} == {
+        "default/alone": "unplaced",
+        "default/beside": "gated",
+    }
+    assert state.waiting_count == 2
+    steps = {pods.pod: next_step(pods.why.step) for pods in state.waiting}
+    assert steps["default/alone"] == f"set placement.enabled, or remove the gate {GATE}: nobody else removes it"
+    assert not service.ledger.waiting
+    assert not service.ledger.unscheduled
+    file = saved(written(node.topology(), node.name, 200, "topowise-exporter"), node.object(), *gated)
+    rows = [line.split()[0] for line in ask("explain", "--nodes-file", file, width=4000).text.splitlines()[1:]]
+    assert rows == ["alone", "beside"]
+    for document in gated:
+        service.put({**document, "spec": {**document["spec"], "schedulingGates": None}})
+    assert not service.ledger.without_node
