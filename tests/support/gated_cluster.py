@@ -72,12 +72,13 @@ class GatedCluster(Cluster):
         *,
         replicas: int = 1,
         controllers: Sequence[str] = (),
+        extenders: list[Json] | None = None,
         **settings: Any,
     ) -> None:
         if replicas > 1:
             settings["leaderElection"] = {"enabled": True}
         nodes = [(f"n{number}", _KIND) for number in range(count)]
-        super().__init__(plane, directory, nodes, settings=settings, gated=True)
+        super().__init__(plane, directory, nodes, extenders=extenders, settings=settings, gated=True)
         self._controllers = controllers
         self.proxies = [FaultProxy(plane.url, plane.token) for _ in range(replicas)]
 

@@ -129,7 +129,7 @@ class Cluster:
         self.gated = gated
         self.changed: Json = {}
         """Fields of kube-scheduler's configuration that are not as in the default chart, from the next start on."""
-        self._extenders = [] if gated else extenders
+        self._extenders = [] if gated and extenders is None else extenders
         self._directory = directory
         self._kinds = list(nodes)
         self._pairs = pairs

@@ -67,12 +67,12 @@ class ScaleDownGuard:
         self._not_ready = not_ready
         self._clock = clock
         # By node: what `Trial.changes` was when the node was judged last.
-        self._judged_at: dict[str, tuple[int, int]] = {}
+        self._judged_at: dict[str, tuple[int, int, int]] = {}
         self._relocations = Relocations()
         # By node that may go alone, beyond the limit: the nodes that would take its pods then.
         self._alone: dict[str, frozenset[str]] = {}
         # What `Trial.changes` was when the relocations were checked last.
-        self._checked_at = (0, 0)
+        self._checked_at = (0, 0, 0)
         self._problems = OncePerChange(clock)
 
     async def run(self) -> None:
@@ -87,7 +87,7 @@ class ScaleDownGuard:
         """Judges some nodes, first the nodes whose pods have lost their places, then the annotated nodes. Raises
         ApiError."""
         changes, until = self._cluster.changes, self._clock() + _SHARE_S
-        of_states, of_nodes = self._checked_at
+        of_states, of_nodes = self._checked_at[:2]
         changed = {*self._ledger.node_states.changed_since(of_states), *self._nodes.changed_since(of_nodes)}
         self._checked_at = changes
         self._relocations.drop_changed(changed)
@@ -103,18 +103,18 @@ class ScaleDownGuard:
             if self._clock() >= until:
                 return
 
-    def _is_due(self, name: str, changes: tuple[int, int]) -> bool:
+    def _is_due(self, name: str, changes: tuple[int, int, int]) -> bool:
         if self._relocations.is_host(name):
             return name not in self._nodes.guarded
         if name in self._alone and not self._may_guard(1, share=_SHARE_OF_OTHERS):
             return False
         return name not in self._relocations and self._judged_at.get(name) != changes
 
-    def _urgency(self, name: str) -> tuple[bool, bool, tuple[int, int], int]:
+    def _urgency(self, name: str) -> tuple[bool, bool, tuple[int, int, int], int]:
         pods = len(self._ledger.pods_on(name))
         is_at_risk = pods > 0 and name in self._judged_at and name not in self._nodes.guarded
         # Of equally urgent nodes an autoscaler removes the emptier node first.
-        return not is_at_risk, name not in self._nodes.guarded, self._judged_at.get(name, (-1, -1)), pods
+        return not is_at_risk, name not in self._nodes.guarded, self._judged_at.get(name, (-1, -1, -1)), pods
 
     async def _judge(self, name: str) -> None:
         """Annotates a node, or removes the annotations, if that is due. Raises ApiError."""

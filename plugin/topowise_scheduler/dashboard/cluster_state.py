@@ -123,7 +123,7 @@ class Reader:
             unreported=tuple(sorted(ledger.reports.nodes - set(names))),
             counters=_counters(ledger),
             waiting=await self._waiting(),
-            waiting_count=len(ledger.unscheduled),
+            waiting_count=len(ledger.without_node),
             refused=self._decisions.refused,
             quarantined=frozenset(ledger.gates.quarantine.all_nodes),
             decisions=self._decisions.all(),
@@ -187,7 +187,7 @@ class Reader:
     async def _waiting(self) -> tuple[WaitingPods, ...]:
         """Pods of a class as an entry, by priority and then by age; only the first entries are evaluated."""
         classes: dict[tuple[Hashable, str], list[PodRecord]] = {}
-        for record in self._ledger.unscheduled.values():
+        for record in self._ledger.without_node.values():
             classes.setdefault((record.pod_class, record.namespace), []).append(record)
         first = heapq.nsmallest(
             _MAX_WAITING, classes.values(), key=lambda records: (-records[0].priority, _oldest(records))

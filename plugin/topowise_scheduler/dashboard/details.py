@@ -61,7 +61,7 @@ def matching(ledger: Ledger, text: str) -> Iterator[str | None]:
     """
     wanted = text.strip().lower()
     names = dict.fromkeys(
-        f"{record.namespace}/{record.name}" for record in (*ledger.unscheduled.values(), *ledger.refused.values())
+        f"{record.namespace}/{record.name}" for record in (*ledger.without_node.values(), *ledger.refused.values())
     )
     for node in [name for name, _ in ledger.node_states.items()]:
         names.update(dict.fromkeys(f"{record.namespace}/{record.name}" for record in ledger.pods_on(node)))
@@ -240,7 +240,7 @@ class PodReader:
 
     async def _read(self, pod: str, attempts: tuple[Decision, ...]) -> PodDetails:
         details = PodDetails(pod, attempts)
-        waiting = self._ledger.unscheduled.values()
+        waiting = self._ledger.without_node.values()
         record = next((record for record in waiting if f"{record.namespace}/{record.name}" == pod), None)
         names: list[str] = []
         if record is not None:

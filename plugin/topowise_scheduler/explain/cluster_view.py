@@ -91,7 +91,7 @@ class ClusterView:
         self.trial = trial
         self.ledger = trial.ledger
         self._answers = trial.answers
-        self.waiting: Bounded[Hashable, tuple[tuple[int, int], float, Any]] = Bounded(_MOST_BYTES, size_of_json)
+        self.waiting: Bounded[Hashable, tuple[tuple[int, int, int], float, Any]] = Bounded(_MOST_BYTES, size_of_json)
         """The views of waiting pods, with `changes` and the end of their validity (waiting.py)."""
         self._free: Bounded[str, tuple[int, list[Amounts]]] = Bounded(_MOST_BYTES, lambda _, free: 100 * len(free[1]))
 
@@ -158,13 +158,13 @@ class ClusterView:
     ) -> NodeExplanation:
         """The explanation of a verdict; runs the one-node model."""
         explained = self._by_kubelet(record, node, score, with_hints=with_hints)
-        unexamined = () if record.constraints is None else record.constraints.unexamined
+        unexamined = self.trial.unexamined(record)
         if explained.claims is not None:
             unexamined = tuple([words for words in unexamined if words != kube_scheduler.RESOURCE_CLAIMS])
         words = explained.text
         if node.objection is not None:
             words, unless = node.objection.text, _OTHERWISE.get(node.otherwise, "")
-            words = f"{words}; {unless}" if node.verdict == "excluded" and unless else words
+            words = f"{words}; {unless}" if node.obstacle in ("excluded", "other pods") and unless else words
         return msgspec.structs.replace(
             explained,
             verdict=node.verdict,

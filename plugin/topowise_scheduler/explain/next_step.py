@@ -31,7 +31,8 @@ _MOST_NAMED: Final = 3
 _CORDON: Final = "node.kubernetes.io/unschedulable"
 
 Cause = Literal[
-    "alignment", "resources", "excluded", "unconfirmed", "never", "not examined", "retry", "gated", "group", "placed",
+    "alignment", "resources", "other pods", "excluded", "unconfirmed", "never", "not examined", "retry", "gated",
+    "group", "placed", "unplaced",
 ]  # fmt: skip
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 Way = Literal[
@@ -39,6 +40,7 @@ Way = Literal[
     "never on a node", "never in sum", "never had", "never aligned", "never", "first report", "report",
     "repair the exporter", "evict", "open and make room", "open", "create the node", "prefer devices",
     "ask for less", "wait for pods", "no single change", "place", "other gates", "group", "bind",
+    "other pods", "enable placement",
 ]  # fmt: skip
 """What to do, or what ends the wait by itself."""
 
@@ -109,18 +111,22 @@ def next_step(
         return NextStep("add a node")
     if cause == "placed":
         return NextStep("bind", (record.status.placed_on,))
+    if cause == "unplaced":
+        return NextStep("enable placement")
     if cause == "gated":
         return NextStep("other gates", details=tuple(gate for gate in record.status.gates if gate != GATE))
     if cause == "group":
         there = view.ledger.placements.members(placement_group(record))
         return NextStep("group", amount=len(there), largest=record.demands.group_size)
     if cause == "not examined":
-        assert record.constraints is not None
-        return NextStep("see the events", details=record.constraints.unexamined)
+        return NextStep("see the events", details=view.trial.unexamined(record))
     if cause == "retry":
         return _retry(verdicts, gated=record.status.is_placeable)
     if cause == "never":
         return _never(view, record, verdicts, nearest)
+    if cause == "other pods":
+        assert nearest is not None and nearest.verdict.objection is not None
+        return NextStep("other pods", (nearest.verdict.name,), reason=nearest.verdict.objection.text)
     if cause == "unconfirmed":
         assert nearest is not None
         return _report(view, record, nearest.verdict)

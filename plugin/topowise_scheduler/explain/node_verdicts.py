@@ -16,10 +16,10 @@ from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.engine import Outcome
-from topowise_scheduler.verdicts.kube_scheduler import Objection
+from topowise_scheduler.verdicts.kube_scheduler import NO_NODE, Objection
 from topowise_scheduler.verdicts.refusals import Reason, Refusal
 
-Obstacle = Literal["", "alignment", "resources", "excluded", "unconfirmed", "never"]
+Obstacle = Literal["", "alignment", "resources", "other pods", "excluded", "unconfirmed", "never"]
 
 _OF_OTHER_PODS: Final = refusals.OF_DEVICES | refusals.OF_STEERING | refusals.OF_CLAIMS
 
@@ -28,7 +28,8 @@ class NodeVerdict(NamedTuple):
     """A node and a pod. `objection` is kube-scheduler's. `gate` is topowise's refusal, also of a node that
     kube-scheduler refuses.
 
-    `otherwise` is the verdict without the exclusion (cordon, taint, selector), else equal to `verdict`.
+    `otherwise` is the verdict without the exclusion (cordon, taint, selector) or the constraint between pods, else
+    equal to `verdict`.
     """
 
     name: str
@@ -53,11 +54,17 @@ def node_verdicts(trial: Trial, question: Question) -> Iterator[NodeVerdict]:
     """Yields the verdict of each node of the question, in order; about 5 us each."""
     ledger, verdicts = trial.ledger, trial.answers.verdicts(question)
     problem = question.record.problem
+    others = trial.between_pods(question.record, question.names)
     outcomes, gates = verdicts.outcomes.tolist(), [verdicts.refusal(at) for at in range(len(question.names))]
     for at, outcome, refusal in _behind(ledger, question, gates):
         outcomes[at], gates[at] = outcome, refusal or gates[at]
-    for name, row, outcome, gate in zip(question.names, question.rows.tolist(), outcomes, gates, strict=True):
+    nodes = zip(question.names, question.rows.tolist(), outcomes, gates, strict=True)
+    for at, (name, row, outcome, gate) in enumerate(nodes):
         exclusion, short = trial.opposition(question.record, name)
+        between = None if others is None or exclusion is not None else others.objection(at)
+        if between is NO_NODE or (short is not None and between is not None and between.kind != "ports"):
+            # kube-scheduler examines ports before the sums, and all other constraints between pods after them.
+            between = None
         verdict, obstacle = _of_gates(outcome, gate, is_reported=row >= 0)
         if problem is not None and problem.of == "annotations":
             verdict, obstacle, gate = "never", "never", Refusal.UNREADABLE
@@ -66,10 +73,12 @@ def node_verdicts(trial: Trial, question: Question) -> Iterator[NodeVerdict]:
         if short is not None and (verdict != "never" or short.verdict == "never"):
             verdict, objection = short.verdict, short
             obstacle = "never" if verdict == "never" else "resources"
-        if exclusion is None:
-            yield NodeVerdict(name, verdict, obstacle, objection, gate, verdict)
-        else:
+        if exclusion is not None:
             yield NodeVerdict(name, "excluded", "excluded", exclusion, gate, verdict)
+        elif between is not None and verdict != "never":
+            yield NodeVerdict(name, between.verdict, "other pods", between, gate, verdict)
+        else:
+            yield NodeVerdict(name, verdict, obstacle, objection, gate, verdict)
 
 
 def _of_gates(outcome: int, gate: Refusal | None, *, is_reported: bool) -> tuple[Verdict, Obstacle]:

@@ -48,11 +48,11 @@ class Waits:
         self._ledger, self._view = ledger, view
         self._bound, self._clock = bound, clock
         self._waits: dict[str, _Wait] = {}
-        self._evaluated_at: dict[Hashable, tuple[int, int]] = {}
+        self._evaluated_at: dict[Hashable, tuple[int, int, int]] = {}
 
     def sync(self) -> Iterator[None]:
         """Updates the causes of waiting pods, in steps of some milliseconds."""
-        now, waiting = self._clock(), self._ledger.unscheduled
+        now, waiting = self._clock(), self._ledger.without_node
         for uid in self._waits.keys() - waiting.keys():
             wait = self._waits.pop(uid)
             if wait.is_refused and self._ledger.pods.of(uid).node:
@@ -61,7 +61,7 @@ class Waits:
         for uid, record in waiting.items():
             self._waits.setdefault(uid, _Wait(now)).is_refused |= record.status.waits
             classes.setdefault(record.pod_class, []).append(record)
-        self._evaluated_at = {pod_class: self._evaluated_at.get(pod_class, (-1, -1)) for pod_class in classes}
+        self._evaluated_at = {pod_class: self._evaluated_at.get(pod_class, (-1, -1, -1)) for pod_class in classes}
         # The classes that were evaluated longest ago come first; without a change of a node the cause stays.
         due = [pod_class for pod_class in classes if self._is_due(classes[pod_class], pod_class)]
         due.sort(key=self._evaluated_at.__getitem__)

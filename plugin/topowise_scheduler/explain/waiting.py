@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -81,7 +81,9 @@ def looking(view: ClusterView, record: PodRecord) -> Iterator[WaitingPod | None]
     """`waiting_pod` in steps of a few milliseconds; a step without a result yields None. Kept until a node changes,
     or until a remaining time in it does."""
     gates = record.status.gates, record.status.placed_on, placement_group(record), view.ledger.placements.arrivals
-    key, stamp, now = (record.pod_class, gates), view.trial.changes, view.ledger.clock()
+    # Labels decide which pods repel the pod.
+    between = _labels_between_pods(view, record)
+    key, stamp, now = (record.pod_class, gates, between), view.trial.changes, view.ledger.clock()
     kept = view.waiting.get(key)
     if kept is not None and kept[0] == stamp and now < kept[1]:
         yield kept[2]
@@ -98,10 +100,18 @@ def looking(view: ClusterView, record: PodRecord) -> Iterator[WaitingPod | None]
     yield pod
 
 
+def _labels_between_pods(view: ClusterView, record: PodRecord) -> Hashable:
+    """What other pods see of the pod, None if that makes no difference."""
+    index, request = view.ledger.inter_pod, view.trial.request(record)
+    if index is None or request is None or not (request.is_constrained or index.terms_against(request)):
+        return None
+    return request.namespace, tuple(sorted(request.labels.items()))
+
+
 def _look(view: ClusterView, record: PodRecord, verdicts: Sequence[NodeVerdict]) -> Generator[None, None, WaitingPod]:
     candidates = _candidates(verdicts)
     nearest = yield from _nearest(view, record, candidates)
-    unexamined = () if record.constraints is None else record.constraints.unexamined
+    unexamined = view.trial.unexamined(record)
     cause = _of_gates(view, record) or _cause(verdicts, nearest, unexamined)
     examples: dict[Reason, list[str]] = {}
     for node in verdicts:
@@ -130,6 +140,8 @@ def _of_gates(view: ClusterView, record: PodRecord) -> Cause | None:
         return "placed"
     if record.status.gates and not record.status.is_placeable:
         return "gated"
+    if record.status.is_placeable and not record.status.waits:
+        return "unplaced"
     group, placements = placement_group(record), view.ledger.placements
     if not record.status.is_placeable or not group or placements.begun(group):
         return None
@@ -144,6 +156,8 @@ def _cause(verdicts: Sequence[NodeVerdict], nearest: Nearest | None, unexamined:
     obstacles = {node.obstacle for node in verdicts if node.verdict == "not now"}
     if "unconfirmed" in obstacles:
         return "unconfirmed"
+    if any(node.obstacle == "other pods" and node.otherwise in ("fits", "not reported") for node in verdicts):
+        return "other pods"
     if "alignment" in obstacles:
         # The kubelet's reason does not say whether the free amounts would suffice together.
         is_short = nearest is not None and nearest.is_short_in_sum
@@ -156,10 +170,11 @@ def _cause(verdicts: Sequence[NodeVerdict], nearest: Nearest | None, unexamined:
 def _candidates(verdicts: Sequence[NodeVerdict]) -> list[NodeVerdict]:
     """The nodes among which the nearest is searched; excluded nodes only if all others can never take the pod."""
     not_now = [node for node in verdicts if node.verdict == "not now"]
-    for obstacle in ("unconfirmed", "alignment"):
-        nodes = [node for node in not_now if node.obstacle == obstacle]
-        if nodes:
-            return nodes
+    unconfirmed = [node for node in not_now if node.obstacle == "unconfirmed"]
+    beside = [node for node in verdicts if node.obstacle == "other pods" and node.otherwise in ("fits", "not reported")]
+    unaligned = [node for node in not_now if node.obstacle == "alignment"]
+    if nodes := unconfirmed or beside or unaligned:
+        return nodes
     excluded = [node for node in verdicts if node.verdict == "excluded" and node.otherwise != "never"]
     return not_now or excluded or [node for node in verdicts if node.otherwise == "never"]
 

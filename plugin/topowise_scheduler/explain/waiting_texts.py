@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from topowise.placement import GATE
 from topowise_scheduler.explain.next_step import Cause, NextStep, Way
 from topowise_scheduler.explain.refusal_texts import bare
 from topowise_scheduler.explain.text import first_of, most_frequent_first, plural, rounded_up, with_unit
@@ -16,6 +17,7 @@ from topowise_scheduler.verdicts.refusals import Reason
 CAUSE_TEXTS: Final[Mapping[Cause, str]] = {
     "alignment": "a node would take the pod if its free resources were on one NUMA node",
     "resources": "the free resources of each node are too few in sum",
+    "other pods": "each node with room is kept from it by a constraint between pods",
     "excluded": "each node that could take the pod is cordoned, tainted or not selected",
     "unconfirmed": "a node will take the pod after its next report",
     "never": "no node could take the pod even if it were empty",
@@ -23,6 +25,7 @@ CAUSE_TEXTS: Final[Mapping[Cause, str]] = {
     "retry": "a node takes the pod now, and nobody has tried it yet",
     "gated": "other controllers have not removed their scheduling gates yet",
     "group": "the pods of its group do not all exist yet",
+    "unplaced": "it has the gate of topowise, and placement is off (placement.enabled)",
     "placed": "topowise has chosen its node, and kube-scheduler has not bound it yet",
 }
 _NEVER: Final = "no node can ever take it"
@@ -51,6 +54,8 @@ _STEPS: Final[Mapping[Way, str]] = {
     "place": "topowise places it within seconds, as it fits on {names}; otherwise placement is off, or nobody leads",
     "other gates": "wait: scheduling gates of other controllers come first: {detail}",
     "group": "wait, or create the rest: {amount} of the {largest} pods of its group wait",
+    "other pods": "wait for other pods, or change the constraint that keeps it from {names}, which has room: {reason}",
+    "enable placement": f"set placement.enabled, or remove the gate {GATE}: nobody else removes it",
     "bind": "wait: kube-scheduler binds it to {names}",
     "no single change": "add a node, or ask for less: {names} comes nearest, and no single change makes room there",
 }

@@ -121,10 +121,11 @@ def _list(options: argparse.Namespace, console: Console) -> Output:
     rows = []
     for workload in workloads:
         pod, metadata = waiting_pod(known.view, known.trial.record(workload.pod)), workload.pod.metadata
+        notes += [manifests.note_on(workload.origin, pod.unexamined)] if pod.unexamined else []
         name = f"{metadata.namespace}/{metadata.name}" if options.all_namespaces else metadata.name
         rows.append([name, age(metadata.creationTimestamp or "", known.now), pod.cause, next_step(pod.step)])
     table = columns(["POD", "AGE", "CAUSE", "NEXT STEP"], rows, width=console.width) if rows else []
-    return Output(table, 0, [*notes, *manifests.not_looked_at(workloads)])
+    return Output(table, 0, notes)
 
 
 def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from topowise.bounded import Bounded
+from topowise.placement import GATE
 from topowise.runtime.log import kv
 from topowise_scheduler.ledger.bookings import Bookings
 from topowise_scheduler.ledger.gates.gates import Gates
@@ -102,6 +103,8 @@ class Ledger:
         """By UID, pending pods that were refused here; to be read."""
         # By namespace, pods of `waiting` with a demand that concerns other pods of the namespace.
         self._waiting_beside: defaultdict[str, dict[str, PodRecord]] = defaultdict(dict)
+        # Pods with the gate of this service that it does not place: placement is off, or other gates come first.
+        self._unplaced: Bounded[str, PodRecord] = Bounded(_MAX_NOT_SENT_BYTES, lambda _, record: record.size)
         # Pods that kube-scheduler itself refused.
         self._not_sent: Bounded[str, PodRecord] = Bounded(_MAX_NOT_SENT_BYTES, lambda _, record: record.size)
         self.began_to_wait = 0
@@ -115,6 +118,12 @@ class Ledger:
     def unscheduled(self) -> dict[str, PodRecord]:
         """Returns by UID the pending pods for which kube-scheduler found no node, refused here or never sent here."""
         return {**dict(self._not_sent.items()), **self.waiting}
+
+    @property
+    def without_node(self) -> dict[str, PodRecord]:
+        """Returns by UID the pods of `unscheduled`, and those with the gate of this service that it does not place: as
+        `kubectl topowise explain` lists them."""
+        return {**dict(self._unplaced.items()), **self.unscheduled}
 
     def count(self, event: str) -> None:
         """Something has happened that `events` counts."""
@@ -224,6 +233,7 @@ class Ledger:
         if record is not None and self._waiting_beside:
             self._set_waiting_beside(record, waits=False)
         self._not_sent.pop(uid)
+        self._unplaced.pop(uid)
 
     def place(self, record: PodRecord, name: str) -> None:
         """Expects a gated pod on a node, on which it was found to fit just now; "" if kube-scheduler is to choose one.
@@ -299,13 +309,15 @@ class Ledger:
             self.began_to_wait += record.uid not in self.waiting
             self.waiting[record.uid] = record
             self._not_sent.pop(record.uid)
+            self._unplaced.pop(record.uid)
             concerns_pods = any(demand.concerns_pods for demand in record.demands.of_options)
             if concerns_pods or self._waiting_beside:
                 self._set_waiting_beside(record, waits=concerns_pods)
         else:
             self.stop_waiting(record.uid)
-            if record.status.tried and (record.needs is not None or record.is_too_large):
-                self._not_sent.put(record.uid, record)
+            kept = self._unplaced if GATE in record.status.gates else self._not_sent if record.status.tried else None
+            if kept is not None and (record.needs is not None or record.is_too_large) and not record.status.leaving:
+                kept.put(record.uid, record)
 
     def _put_ended(self, record: PodRecord, *, is_news: bool) -> None:
         """A pod has ended by its status. Kubelets up to 1.33 list it until it is deleted."""

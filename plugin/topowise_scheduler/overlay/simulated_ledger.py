@@ -28,6 +28,7 @@ from topowise_scheduler.report import PodName, Report
 from topowise_scheduler.report.nrt_report import FreeResources
 from topowise_scheduler.verdicts import strategies
 from topowise_scheduler.verdicts.engine import Engine
+from topowise_scheduler.verdicts.inter_pod import InterPodIndex
 from topowise_scheduler.verdicts.kube_scheduler import NodeObject, Pod
 
 # Longer than any reservation or uncertain placement lasts.
@@ -46,6 +47,7 @@ class SimulatedLedger:
         self._reports = 0
         self.records = Records(places=True, is_exporter=recognises(None), readers=READERS)
         self._nodes = Nodes()
+        self._index = InterPodIndex(self._nodes)
         markers = partial(self._nodes.allocatable, MARKER)
         # A single look cannot show for how long an exporter has been not Ready.
         self.ledger = Ledger(
@@ -54,6 +56,7 @@ class SimulatedLedger:
             exporters=ExporterSettings(grace_s=0.0),
             # A note of each answer says that claims are not examined.
             options=Enabled(markers=markers, steers=True, ignores_claims=True).options,
+            inter_pod=self._index,
         )
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
         self.trial = Trial(self.ledger, self.answers, self._nodes)
@@ -62,7 +65,10 @@ class SimulatedLedger:
     def fill(self, pods: Iterable[Pod], nodes: Iterable[NodeObject], now: float, age: Callable[[str], float]) -> None:
         """Takes the pods that exist, and the Nodes; reports come after it. `age` returns the seconds since the start of
         a pod (RFC 3339)."""
-        for record in sorted(map(self.records.record, pods), key=lambda reported: reported.status.started):
+        there = list(pods)
+        for pod in there:
+            self._index.put(pod)
+        for record in sorted(map(self.records.record, there), key=lambda reported: reported.status.started):
             if record.status.stage == "assigned" and record.needs is None:
                 self.notes.append(f"warning: pod {record.namespace}/{record.name} is not counted: {record.problem}")
             self._time = now - age(record.status.started)

@@ -16,12 +16,14 @@ from topowise_scheduler.ledger.answers import Answers, Question
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.ledger.pods.scheduling_constraints import constraints_of
+from topowise_scheduler.ledger.pods.scheduling_constraints import SchedulingConstraints, constraints_of
 from topowise_scheduler.ledger.requested import Requested
 from topowise_scheduler.verdicts import kube_scheduler
-from topowise_scheduler.verdicts.kube_scheduler import Node, Objection, Pod, Spec
+from topowise_scheduler.verdicts.inter_pod import NodeVerdicts, Request
+from topowise_scheduler.verdicts.kube_scheduler import SCHEDULING_GATES, Node, Objection, Pod, Spec
 
 _NO_SPEC: Final = Spec()
+_DEFAULT_NAMESPACE: Final = "default"
 _NO_CHANGE: Final[Mapping[str, int]] = {}
 
 
@@ -40,19 +42,47 @@ class Trial:
         return sorted({*self.ledger.node_states.reported(), *self.nodes})
 
     @property
-    def changes(self) -> tuple[int, int]:
+    def changes(self) -> tuple[int, int, int]:
         """A value that differs once a node, its pods or its Node object has changed."""
-        return self.ledger.node_states.changes, self.nodes.changes
+        index = self.ledger.inter_pod
+        return self.ledger.node_states.changes, self.nodes.changes, 0 if index is None else index.changes
 
     def record(self, pod: Pod) -> PodRecord:
         """The record of a pod, with what it requires of nodes."""
-        return msgspec.structs.replace(self.answers.record(pod), constraints=constraints_of(pod.spec))
+        return msgspec.structs.replace(self.answers.record(pod), constraints=self._constraints(pod))
+
+    def _constraints(self, pod: Pod) -> SchedulingConstraints:
+        index = self.ledger.inter_pod
+        if index is None:
+            return constraints_of(pod.spec)
+        namespace = pod.metadata.namespace or _DEFAULT_NAMESPACE
+        between = index.request(
+            msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, namespace=namespace))
+        )
+        return msgspec.structs.replace(constraints_of(pod.spec, between), request=between)
 
     def question(self, pod: Pod, names: Sequence[str]) -> Question:
         """The question about a pod, which leaves no trace. Raises ParseError for annotations that cannot be read."""
         question = self.answers.question(pod, names, is_simulation=True)
-        record = msgspec.structs.replace(question.record, constraints=constraints_of(pod.spec))
+        record = msgspec.structs.replace(question.record, constraints=self._constraints(pod))
         return msgspec.structs.replace(question, record=record)
+
+    def request(self, record: PodRecord) -> Request | None:
+        """What the pod requires of other pods, None if the service does not examine that."""
+        index, constraints = self.ledger.inter_pod, record.constraints
+        if index is None or constraints is None:
+            return None
+        return constraints.request or index.request_of(record.uid)
+
+    def between_pods(self, record: PodRecord, names: Sequence[str]) -> NodeVerdicts | None:
+        """What kube-scheduler has against the nodes because of other pods, None if that is not examined. The pod itself
+        counts nowhere."""
+        index, request = self.ledger.inter_pod, self.request(record)
+        if index is None or request is None:
+            return None
+        others = index.trial()
+        others.remove(record.uid)
+        return others.verdicts(request, names)
 
     def precision(self, name: str) -> str:
         """The precision of a node's report, "" without a report."""
@@ -70,6 +100,15 @@ class Trial:
             if entry.uid in leaving:
                 kube_scheduler.add(left, entry.needs, -1)
         return left
+
+    def unexamined(self, record: PodRecord) -> tuple[str, ...]:
+        """The pod's requirements on nodes that nobody here checks."""
+        index, request = self.ledger.inter_pod, self.request(record)
+        words = () if record.constraints is None else record.constraints.unexamined
+        if index is None or request is None:
+            return words
+        gates = [word for word in words if word == SCHEDULING_GATES]
+        return (*dict.fromkeys([item.kind for item in index.unexamined(request)]), *gates)
 
     def node(self, name: str) -> Node | None:
         """The Node object."""

@@ -31,6 +31,8 @@ Unexamined: TypeAlias = Literal[
 ]
 RESOURCE_CLAIMS: Final = "resource claims"
 """The entry of `unexamined` for claims."""
+SCHEDULING_GATES: Final = "scheduling gates"
+"""The entry of `unexamined` for gates of others."""
 _PODS: Final = "pods"
 _HARD: Final = ("NoSchedule", "NoExecute")
 # Volumes that exist on every node; "name" is the name of the volume, not a source.
@@ -177,7 +179,7 @@ class Requirement(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return False
 
 
-class LabelSelector(msgspec.Struct, frozen=True, gc=False):
+class LabelSelector(pods.LabelSelector, frozen=True, gc=False):
     """A selector of labels. All parts must match, so an empty selector selects everything."""
 
     matchLabels: dict[str, str] | None = None
@@ -222,30 +224,57 @@ class NodeAffinity(msgspec.Struct, frozen=True, gc=False):
     preferredDuringSchedulingIgnoredDuringExecution: tuple[PreferredTerm, ...] | None = None
 
 
+class PodAffinityTerm(pods.PodAffinityTerm, frozen=True, gc=False):
+    """A required term. The API server has merged `matchLabelKeys` and `mismatchLabelKeys` into `labelSelector`, so
+    kube-scheduler does not read them (KEP-3633)."""
+
+    topologyKey: str = ""
+    labelSelector: LabelSelector | None = None
+    namespaceSelector: LabelSelector | None = None
+
+
+class PodAffinity(pods.PodAffinity, frozen=True, gc=False):
+    requiredDuringSchedulingIgnoredDuringExecution: tuple[PodAffinityTerm, ...] | None = None
+
+
 class Affinity(pods.Affinity, frozen=True, gc=False):
     nodeAffinity: NodeAffinity | None = None
+    podAffinity: PodAffinity | None = None
+    podAntiAffinity: PodAffinity | None = None
 
 
-class Port(msgspec.Struct, frozen=True, gc=False):
+class ContainerPort(msgspec.Struct, frozen=True, gc=False):
+    """A port of a container. The API server sets `hostPort` in pods of the host network."""
+
     hostPort: int | None = None
+    hostIP: str | None = None
+    protocol: str | None = None
 
 
 class Container(pods.Container, frozen=True, gc=False):
-    ports: tuple[Port, ...] | None = ()
+    ports: tuple[ContainerPort, ...] | None = ()
 
 
-class Spread(msgspec.Struct, frozen=True, gc=False):
+class TopologySpreadConstraint(msgspec.Struct, frozen=True, gc=False):
+    topologyKey: str = ""
+    maxSkew: int = 1
     whenUnsatisfiable: str = "DoNotSchedule"
+    labelSelector: LabelSelector | None = None
+    minDomains: int | None = None
+    nodeAffinityPolicy: str | None = None
+    nodeTaintsPolicy: str | None = None
+    matchLabelKeys: tuple[str, ...] | None = None
 
 
 class Spec(pods.Spec, frozen=True, gc=False):
     """pods.Spec and the fields that kube-scheduler's plug-ins read, which are too many to decode for every pod."""
 
     containers: tuple[Container, ...] | None = ()
+    initContainers: tuple[Container, ...] | None = ()
     nodeSelector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] | None = None
-    topologySpreadConstraints: tuple[Spread, ...] | None = None
+    topologySpreadConstraints: tuple[TopologySpreadConstraint, ...] | None = None
     volumes: tuple[dict[str, Any], ...] | None = None
     hostNetwork: bool | None = None
     preemptionPolicy: str | None = None
@@ -332,7 +361,8 @@ def is_daemon(pod: Pod) -> bool:
 
 
 def unexamined(spec: Spec) -> tuple[Unexamined, ...]:
-    """The pod's requirements on its node that this module does not check."""
+    """The pod's requirements on its node that this module does not check; of these, inter_pod checks those on other
+    pods where a service has its index."""
     affinity = spec.affinity or Affinity()
     between = [terms for terms in (affinity.podAffinity, affinity.podAntiAffinity) if terms is not None]
     sources = [key for volume in spec.volumes or () for key, source in volume.items() if source is not None]
@@ -344,7 +374,7 @@ def unexamined(spec: Spec) -> tuple[Unexamined, ...]:
         "volumes": any(source in ("persistentVolumeClaim", "ephemeral", "csi") for source in sources),
         "host ports": any(spec.hostNetwork or port.hostPort for port in ports),
         RESOURCE_CLAIMS: bool(spec.resourceClaims),
-        "scheduling gates": any(gate.name != GATE for gate in spec.schedulingGates or ()),
+        SCHEDULING_GATES: any(gate.name != GATE for gate in spec.schedulingGates or ()),
     }
     return tuple([words for words, is_required in requirements.items() if is_required])
 

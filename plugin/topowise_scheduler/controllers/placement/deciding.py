@@ -23,6 +23,7 @@ import numpy as np
 
 from topowise.bounded import Bounded
 from topowise_scheduler.controllers.placement.board import Board, aversion
+from topowise_scheduler.controllers.placement.refused_nodes import RefusedNodes
 from topowise_scheduler.ledger.gates.gate import FITS, Question
 from topowise_scheduler.ledger.pods.placements import Placement, Turn
 from topowise_scheduler.ledger.pods.records import PodRecord, placement_group
@@ -96,6 +97,7 @@ class Decisions:
         self._hungry: dict[str, float] = {}
         # Whether a hungry group keeps others waiting, which time alone ends.
         self._is_holding = False
+        self._refused = RefusedNodes(cluster)
 
     def steps(self) -> Generator[None, None, list[Write]]:
         """Decides about the next pod, or the next group, and returns what to write; nothing if there is nothing to do
@@ -124,10 +126,17 @@ class Decisions:
         return []
 
     def lost(self) -> Iterator[Placement]:
-        """Yields the placed pods that kube-scheduler cannot bind to the only node that they may go to."""
-        for placement in self._ledger.placements.placed():
-            if placement.is_seen and placement.record.status.tried and not placement.record.status.nominated:
-                yield placement
+        """Yields the placed pods that kube-scheduler cannot bind to the only node that they may go to. To be called
+        every second."""
+        lost = [
+            placement
+            for placement in self._ledger.placements.placed()
+            if placement.is_seen and placement.record.status.tried and not placement.record.status.nominated
+        ]
+        if self._refused.watch(lost, self._clock()):
+            self._in_vain.clear()
+            self._seen = ()
+        yield from lost
 
     # Which pod
 
@@ -199,10 +208,12 @@ class Decisions:
     def _best(self, record: PodRecord) -> Generator[None, None, str]:
         """Returns the best node that takes the pod, "" without one."""
         assert record.requests is not None
+        refused = self._refused.of(record, self._clock())
         if self._is_plain(record) and not self._is_constrained(record):
             board = self._board(record)
             yield from board.refresh()
-            node = next((name for name in islice(board.best(), _MOST_TRIED) if self._in_any_order(record, name)), "")
+            tried = islice((name for name in board.best() if name not in refused), _MOST_TRIED)
+            node = next((name for name in tried if self._in_any_order(record, name)), "")
         else:
             yield from self._ledger.engine.steps(record.requests, self._ledger.engine.rows(self._reported))
             node = self._best_by_question(record)
@@ -224,6 +235,8 @@ class Decisions:
         request = self._request(record)
         if request is not None and self._ledger.inter_pod is not None:
             taking &= self._ledger.inter_pod.verdicts(request, names).passes
+        if refused := self._refused.of(record, self._clock()):
+            taking &= np.array([name not in refused for name in names])
         fits = np.flatnonzero(taking)
         rated = cluster.answers.best(question, fits, len(names)).tolist()
         # Nodes where the pod itself is nominated, or a pod of a lower priority, have no score.
@@ -254,13 +267,14 @@ class Decisions:
         assert record.constraints is not None
         cluster, ledger = self._cluster, self._ledger
         names = [name for name in cluster.nodes if not cluster.precision(name)]
-        request = self._request(record)
+        request, refused = self._request(record), self._refused.of(record, self._clock())
         if names and request is not None and ledger.inter_pod is not None:
             names = ledger.inter_pod.verdicts(request, names).allowed()
         takers = (
             name
             for name in names
-            if aversion(cluster, record, record.constraints, name) is not None
+            if name not in refused
+            and aversion(cluster, record, record.constraints, name) is not None
             and not ledger.gates.all(record, name)
             and not ledger.gates.shortage(record, name)
         )
@@ -365,9 +379,12 @@ class Decisions:
             if self._ledger.gates.waits(record):
                 return None
             request, among, key = self._request(record), names, record.pod_class
+            refused = self._refused.of(record, self._clock())
             if others and request and (request.is_constrained or others.terms_against(request)):
                 # What other pods require changes with each pod of the group.
                 among, key = tuple(others.verdicts(request, names).allowed()), record.uid
+            if refused:
+                among, key = tuple([name for name in among if name not in refused]), record.uid
             if key not in candidates:
                 rows = self._ledger.engine.rows(among)
                 yield from self._ledger.engine.steps(record.requests, rows)

@@ -104,7 +104,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `requests`: shared by pods with equal requests; None if they cannot be read, and `problem` says why. Annotations
     that cannot be read are ignored, but a question about the pod gets an error.
     `claims`: the names of its ResourceClaims, "" for a claim that is not generated yet.
-    `constraints`: known only of a pending pod that is to be placed, or for which kube-scheduler found no node.
+    `constraints`: known only of a pending pod that has the gate of this service, that is placed, or for which
+    kube-scheduler found no node.
     `group`: names the gang that kube-scheduler places together.
     `steered`: the NUMA node of the marker devices while the kubelet admits the pod, which no API object has.
     """
@@ -228,10 +229,11 @@ class Records:
         if self._index is not None:
             self._index.put(inter_pod.decode(raw))
         record = self.record(pod)
-        is_gated = self._places and GATE in record.status.gates
+        is_gated = GATE in record.status.gates
         if record.status.stage != "pending" or not (is_gated or record.status.placed_on or record.status.tried):
             return record
-        constraints = constraints_of(kube_scheduler.decode(raw).spec)
+        between = None if self._index is None else self._index.request_of(record.uid)
+        constraints = constraints_of(kube_scheduler.decode(raw).spec, between)
         if len(constraints.key) > _LARGEST_CONSTRAINTS and not is_gated:
             return record
         shared = self._constraints.once(constraints.key, lambda: constraints)

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from topowise_scheduler.verdicts import kube_scheduler
+from topowise_scheduler.verdicts.inter_pod import Request
 from topowise_scheduler.verdicts.kube_scheduler import PREFER_NO_SCHEDULE, Affinity, Spec, Taint
 
 # As much as a preferred term of the greatest weight.
@@ -22,12 +23,14 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 class SchedulingConstraints(msgspec.Struct, frozen=True, gc=False):
     """Pods with equal constraints share one object, found by `key`. `spec` has only what selects nodes.
 
-    `unexamined`: the requirements on nodes that this service does not check.
+    `unexamined`: the requirements on nodes that are not checked here. `request`: what the pod requires of other pods,
+    where the service examines it; of a pod in the index, the index has it.
     """
 
     spec: Spec
     key: bytes
     unexamined: tuple[str, ...] = ()
+    request: Request | None = None
 
     def excludes(self, node: kube_scheduler.Node) -> bool:
         """Returns whether these constraints exclude the node."""
@@ -46,8 +49,9 @@ class SchedulingConstraints(msgspec.Struct, frozen=True, gc=False):
         return taint.effect == PREFER_NO_SCHEDULE and not any(toleration.covers(taint) for toleration in tolerations)
 
 
-def constraints_of(spec: Spec) -> SchedulingConstraints:
-    """Returns the constraints that a pod of this spec has."""
+def constraints_of(spec: Spec, between: Request | None = None) -> SchedulingConstraints:
+    """Returns the constraints that a pod of this spec has. `between`: what it requires of other pods, if that is
+    examined; pods that require different things have different keys."""
     node_affinity = spec.affinity and spec.affinity.nodeAffinity
     selecting = Spec(
         nodeSelector=spec.nodeSelector,
@@ -57,4 +61,5 @@ def constraints_of(spec: Spec) -> SchedulingConstraints:
         nodeName=spec.nodeName,
     )
     unexamined = kube_scheduler.unexamined(spec)
-    return SchedulingConstraints(selecting, _encode([selecting, unexamined]), unexamined)
+    required = between if between is not None and between.is_constrained else None
+    return SchedulingConstraints(selecting, _encode([selecting, unexamined, required]), unexamined)

@@ -17,7 +17,7 @@ import msgspec
 
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.inter_pod import objects
-from topowise_scheduler.verdicts.kube_scheduler import LabelSelector, NodeAffinity, Requirement
+from topowise_scheduler.verdicts.kube_scheduler import LabelSelector, NodeAffinity, PodAffinity, Requirement
 
 EVERY_IP: Final = "0.0.0.0"
 NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
@@ -29,6 +29,7 @@ LARGEST_REQUEST: Final = 1 << 16
 LARGEST_KIND: Final = 1 << 14
 """Bytes of a kind in MessagePack. A pod that exceeds them counts as a pod without labels, ports and terms: it has them
 only to fill memory, and kube-scheduler still checks its anti-affinity on the node that a pod is given."""
+AnyPod: TypeAlias = objects.Pod | kube_scheduler.Pod
 UnexaminedKind = Literal["pod affinity", "topology spread", "volumes", "resource claims", "scheduling group"]
 
 
@@ -160,7 +161,7 @@ def needed_label(selector: LabelSelector | None) -> tuple[str, str] | None:
     return None
 
 
-def kind_of(pod: objects.Pod) -> PodKind:
+def kind_of(pod: AnyPod) -> PodKind:
     """Returns what others see of a pod."""
     meta = pod.metadata
     affinity = pod.spec.affinity or objects.Affinity()
@@ -170,7 +171,7 @@ def kind_of(pod: objects.Pod) -> PodKind:
     return kind if len(kind.key) <= LARGEST_KIND else PodKind(meta.namespace, {}, leaving=leaving)
 
 
-def request_of(pod: objects.Pod, *, knows_namespaces: bool = False) -> Request:
+def request_of(pod: AnyPod, *, knows_namespaces: bool = False) -> Request:
     """Returns what a pod requires. `knows_namespaces`: the labels of namespaces are known."""
     meta, spec = pod.metadata, pod.spec
     affinity = spec.affinity or objects.Affinity()
@@ -209,7 +210,7 @@ _TOO_LARGE: Final = Request(
 )
 
 
-def _unexamined(spec: objects.Spec, terms: Iterable[Term]) -> Iterator[Unexamined]:
+def _unexamined(spec: objects.Spec | kube_scheduler.Spec, terms: Iterable[Term]) -> Iterator[Unexamined]:
     if keys := dict.fromkeys(term.topology_key for term in terms):
         yield Unexamined("pod affinity", tuple(keys))
     if volumes := kube_scheduler.dependent_volumes(spec.volumes or ()):
@@ -227,7 +228,7 @@ def _required(affinity: NodeAffinity | None) -> NodeAffinity | None:
     return None if required is None else NodeAffinity(required)
 
 
-def _host_ports(spec: objects.Spec) -> tuple[HostPort, ...]:
+def _host_ports(spec: objects.Spec | kube_scheduler.Spec) -> tuple[HostPort, ...]:
     """Returns the host ports of the containers that run as long as the pod (GetHostPorts)."""
     sidecars = [container for container in spec.initContainers or () if container.restartPolicy == "Always"]
     return tuple(
@@ -240,7 +241,7 @@ def _host_ports(spec: objects.Spec) -> tuple[HostPort, ...]:
     )
 
 
-def _terms(affinity: objects.PodAffinity | None, namespace: str) -> tuple[Term, ...]:
+def _terms(affinity: PodAffinity | None, namespace: str) -> tuple[Term, ...]:
     terms = () if affinity is None else affinity.requiredDuringSchedulingIgnoredDuringExecution or ()
     return tuple(
         [
@@ -255,14 +256,14 @@ def _terms(affinity: objects.PodAffinity | None, namespace: str) -> tuple[Term, 
     )
 
 
-def _namespaces(term: objects.PodAffinityTerm, own: str) -> tuple[str, ...]:
+def _namespaces(term: kube_scheduler.PodAffinityTerm, own: str) -> tuple[str, ...]:
     """getNamespacesFromPodAffinityTerm"""
     if not term.namespaces and term.namespaceSelector is None:
         return (own,)
     return tuple(sorted(term.namespaces or ()))
 
 
-def _spreads(spec: objects.Spec, labels: Mapping[str, str]) -> Iterator[Spread]:
+def _spreads(spec: objects.Spec | kube_scheduler.Spec, labels: Mapping[str, str]) -> Iterator[Spread]:
     for constraint in spec.topologySpreadConstraints or ():
         if constraint.whenUnsatisfiable != "DoNotSchedule":
             continue

@@ -21,8 +21,9 @@ import msgspec
 import numpy as np
 
 from topowise.bounded import Bounded
-from topowise_scheduler.verdicts.inter_pod import filters, objects
+from topowise_scheduler.verdicts.inter_pod import filters
 from topowise_scheduler.verdicts.inter_pod.constraints import (
+    AnyPod,
     NamespaceLabels,
     PodKind,
     Request,
@@ -173,7 +174,7 @@ class InterPodIndex:
 
     # Pods
 
-    def put(self, pod: objects.Pod) -> None:
+    def put(self, pod: AnyPod) -> None:
         """A pod came or changed. A pod that has ended counts no more."""
         uid, node = pod.metadata.uid, sys.intern(pod.spec.nodeName)
         if pod.is_terminal:
@@ -227,7 +228,7 @@ class InterPodIndex:
         request = self.request_of(uid)
         return request is not None and request.is_constrained
 
-    def request(self, pod: objects.Pod) -> Request:
+    def request(self, pod: AnyPod) -> Request:
         """Returns what any pod requires. Its spread constraints count by its node affinity: without what was added to
         name its node."""
         return request_of(pod, knows_namespaces=self.labels_of is not no_namespaces)

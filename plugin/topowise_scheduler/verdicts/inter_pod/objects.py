@@ -11,7 +11,13 @@ from typing import Any
 import msgspec
 
 from topowise.pods import PodResourceClaim, SchedulingGroup
-from topowise_scheduler.verdicts.kube_scheduler import LabelSelector, NodeAffinity, Toleration
+from topowise_scheduler.verdicts.kube_scheduler import (
+    ContainerPort,
+    NodeAffinity,
+    PodAffinity,
+    Toleration,
+    TopologySpreadConstraint,
+)
 
 
 class Metadata(msgspec.Struct, frozen=True, gc=False):
@@ -21,48 +27,15 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
     deletionTimestamp: str | None = None
 
 
-class ContainerPort(msgspec.Struct, frozen=True, gc=False):
-    """A port of a container. The API server sets `hostPort` in pods of the host network."""
-
-    hostPort: int | None = None
-    hostIP: str | None = None
-    protocol: str | None = None
-
-
 class Container(msgspec.Struct, frozen=True, gc=False):
     ports: tuple[ContainerPort, ...] | None = None
     restartPolicy: str | None = None
-
-
-class PodAffinityTerm(msgspec.Struct, frozen=True, gc=False):
-    """A required term. The API server has merged `matchLabelKeys` and `mismatchLabelKeys` into `labelSelector`, so
-    kube-scheduler does not read them (KEP-3633)."""
-
-    topologyKey: str = ""
-    labelSelector: LabelSelector | None = None
-    namespaces: tuple[str, ...] | None = None
-    namespaceSelector: LabelSelector | None = None
-
-
-class PodAffinity(msgspec.Struct, frozen=True, gc=False):
-    requiredDuringSchedulingIgnoredDuringExecution: tuple[PodAffinityTerm, ...] | None = None
 
 
 class Affinity(msgspec.Struct, frozen=True, gc=False):
     nodeAffinity: NodeAffinity | None = None
     podAffinity: PodAffinity | None = None
     podAntiAffinity: PodAffinity | None = None
-
-
-class TopologySpreadConstraint(msgspec.Struct, frozen=True, gc=False):
-    topologyKey: str = ""
-    maxSkew: int = 1
-    whenUnsatisfiable: str = "DoNotSchedule"
-    labelSelector: LabelSelector | None = None
-    minDomains: int | None = None
-    nodeAffinityPolicy: str | None = None
-    nodeTaintsPolicy: str | None = None
-    matchLabelKeys: tuple[str, ...] | None = None
 
 
 class Spec(msgspec.Struct, frozen=True, gc=False):

@@ -19,6 +19,7 @@ from topowise.attributes import PCI, pci_devices
 from topowise.attributes.pci_devices import Located
 from topowise.kube.api import Api
 from topowise.pci import Place
+from topowise.placement import GATE
 from topowise_scheduler.controllers.waiting_pods import WaitingPods
 from topowise_scheduler.dashboard import Decisions
 from topowise_scheduler.dashboard.cluster_state import Reader
@@ -535,3 +536,61 @@ def test_the_remaining_time_of_a_new_node_decreases_and_posts_no_further_event()
     later = live.now()
     assert next_step(later.step) == "wait: n1 has not reported yet (expected within 40s)"
     assert later.topic == first.topic
+
+
+def test_kubectl_and_the_service_name_the_constraint_between_pods(ask: Ask, saved: Save) -> None:
+    """And only what neither examines is not evaluated."""
+    nodes = [Node(name, labels={"kubernetes.io/hostname": name}) for name in ("n1", "n2")]
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "a"}}}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    there = [pod(f"there-{node.name}", amounts("1"), node=node.name, labels={"app": "a"}) for node in nodes]
+    gated = pod(W, amounts("1"), spec={"affinity": apart, "volumes": VOLUME, "schedulingGates": [{"name": GATE}]})
+    service = Service("TightFit", places=True)
+    for node in nodes:
+        service.nodes.apply("ADDED", service.nodes.decode(json.dumps(node.object()).encode()))
+        service.report(node.topology())
+    for document in there:
+        service.put(document)
+    seen = waiting_pod(service.view, service.put(gated))
+    assert (seen.cause, seen.counts, seen.unexamined) == ("other pods", {"not now": 2}, ("volumes",))
+    reports = [written(node.topology(), node.name, 200, "topowise-exporter") for node in nodes]
+    file = saved(*reports, *(node.object() for node in nodes), *there, gated)
+    listed = ask("explain", "--nodes-file", file, width=4000)
+    assert re.split(r"\s{3,}", listed.text.splitlines()[1])[2:] == ["other pods", next_step(seen.step)]
+    explained = ask("explain", W, "--nodes-file", file, width=4000)
+    assert "node(s) didn't match pod anti-affinity rules: kubernetes.io/hostname=n1" in explained.text
+    for shown in (listed, explained):
+        (note,) = [note for note in shown.notes if "not evaluated" in note]
+        assert note.endswith("asks for volumes, which is not evaluated")
+
+
+def test_gated_pods_are_listed_by_a_service_that_does_not_place(ask: Ask, saved: Save) -> None:
+    """As by kubectl, with the reason; other duties do not see them."""
+    node, service = Node(), Service("TightFit")
+    service.nodes.apply("ADDED", service.nodes.decode(json.dumps(node.object()).encode()))
+    service.report(node.topology())
+    others = [{"name": GATE}, {"name": "example.com/other"}]
+    gated = [
+        pod("alone", amounts("1"), spec={"schedulingGates": [{"name": GATE}]}),
+        pod("beside", amounts("2"), spec={"schedulingGates": others}),
+    ]
+    for document in gated:
+        document["status"]["conditions"] = []
+        service.put(document)
+    states = Reader(service.ledger, service.view, Decisions(10, lambda: 0.0), lambda: None, lambda _: None)
+    state = asyncio.run(states.state())
+    assert {pods.pod: pods.why.cause for pods in state.waiting} == {
+        "default/alone": "unplaced",
+        "default/beside": "gated",
+    }
+    assert state.waiting_count == 2
+    steps = {pods.pod: next_step(pods.why.step) for pods in state.waiting}
+    assert steps["default/alone"] == f"set placement.enabled, or remove the gate {GATE}: nobody else removes it"
+    assert not service.ledger.waiting
+    assert not service.ledger.unscheduled
+    file = saved(written(node.topology(), node.name, 200, "topowise-exporter"), node.object(), *gated)
+    rows = [line.split()[0] for line in ask("explain", "--nodes-file", file, width=4000).text.splitlines()[1:]]
+    assert rows == ["alone", "beside"]
+    for document in gated:
+        service.put({**document, "spec": {**document["spec"], "schedulingGates": None}})
+    assert not service.ledger.without_node

@@ -161,3 +161,15 @@ def test_what_a_lost_write_placed_repels_nobody(placing: Placing) -> None:
     assert placing.next() == []
     placing.put("a", labels={"app": "b"})
     assert [write.record.name for write in placing.next()] == ["late"]
+
+
+def test_pods_of_equal_labels_and_other_constraints_wait_for_themselves_alone(placing: Placing) -> None:
+    """The first fits nowhere, and is asked about first."""
+    for number in (1, 3):
+        placing.put(f"old-{number}", "1", labels={"app": "a"}, node=f"n{number}")
+    in_zones = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": ZONE, "labelSelector": SELECTOR}
+    ]}}  # fmt: skip
+    placing.put("by-zone", labels={"app": "a"}, affinity=in_zones)
+    placing.put("by-node", labels={"app": "a"}, affinity=APART)
+    assert set(placing.place_all()) == {"by-node"}
