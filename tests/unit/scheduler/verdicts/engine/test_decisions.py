@@ -58,6 +58,21 @@ def test_every_node_gets_the_verdict_of_its_model(policy: str, seed: int) -> Non
             assert (judgement.aligned[:, indices] == nearby.aligned).all()
 
 
+@given(seed=st.integers(0, 1 << 32))
+@clusters
+def test_later_containers_reuse_the_cpus_of_init_containers_as_in_the_model(seed: int) -> None:
+    rng = Random(seed)
+    nodes = [random_nodes.even_node(rng) for _ in range(NODES)]
+    engine = Engine()
+    for number, node in enumerate(nodes):
+        engine.put(f"n{number}", node.kubelet)
+    for _ in range(PODS):
+        pod = random_nodes.pod_of_cpus(rng)
+        judgement = judge(engine, PodRequests(pods.needs(pod)), located=True)
+        for number, node in enumerate(nodes):
+            assert verdict(judgement, number) == expected(node, pod), f"node {number}"
+
+
 def _limits(cpu: str, memory: str, **devices: str) -> dict[str, str]:
     return {"cpu": cpu, "memory": memory, **({"x.io/nic": devices["nic"]} if devices else {})}
 
@@ -89,6 +104,22 @@ def test_a_later_container_finds_what_earlier_containers_leave(
     engine = Engine()
     engine.put("n", kubelet)
     assert judge(engine, PodRequests(pods.needs(pod))).reason_of(0) == kubelet.admit(pod).reason
+
+
+def test_the_model_places_containers_behind_a_container_of_unknown_cpus() -> None:
+    """The first container takes CPUs outside of its hint. By L3 cache, amounts do not tell how many of each NUMA node."""
+    kubelet = kubelet_of(
+        machine_of(4, 4, devices={GPU: [Device("gpu0", (0,))]}, cores_per_uncore=2),
+        topologyManagerPolicy="best-effort",
+        topologyManagerScope="pod",
+        cpuManagerPolicyOptions={"prefer-align-cpus-by-uncorecache": "true"},
+    )
+    assert kubelet.admit(pod_of("first", {"cpu": "5", "memory": "64Mi"})).admitted
+    pod = pod_of("new", {"cpu": "4", "memory": "64Mi", GPU: "1"}, {"cpu": "2", "memory": "64Mi"})
+    engine = Engine()
+    engine.put("node", kubelet)
+    judgement = judge(engine, PodRequests(pods.needs(pod)), located=True)
+    assert verdict(judgement, 0) == expected(random_nodes.Node(kubelet, kubelet), pod)
 
 
 @given(seed=st.integers(0, 1 << 32))
