@@ -112,7 +112,7 @@ def test_a_later_container_finds_what_earlier_containers_leave(
 
 
 def test_bounds_include_the_numa_nodes_behind_a_container_of_unknown_cpus() -> None:
-    """The first container takes CPUs outside of its hint. By L3 cache, amounts do not tell how many of each NUMA node."""
+    """The first container takes CPUs outside of its hint; by L3 cache, amounts do not tell on which NUMA nodes."""
     kubelet = kubelet_of(
         machine_of(4, 4, devices={GPU: [Device("gpu0", (0,))]}, cores_per_uncore=2),
         topologyManagerPolicy="best-effort",

@@ -91,7 +91,7 @@ def test_a_node_that_renames_its_resources_at_each_report_does_not_grow_arrays()
     # A column for each kind of hardware, and one that the next kind reuses.
     assert all(len(group.kinds._keys) <= 3 for group in engine._groups.values())
     engine.drop("hostile")
-    assert {name for array in arrays(engine) for family in ("device", "devices") for name in array.names(family)} == {GPU}
+    assert {name for array in arrays(engine) for name in array.names("device") + array.names("devices")} == {GPU}
     # Unused rows are freed when they are the majority.
     assert all(array._unused <= max(node_arrays._FEW_ROWS, array._height // 2) for array in arrays(engine))
 
