@@ -41,9 +41,7 @@ def test_what_we_name_ourselves_is_imported() -> None:
     named = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
     declared = {re.split(r"[^A-Za-z0-9-]", requirement)[0].lower() for requirement in named}
     roots = (REPOSITORY / folder for folder in ("proto", "exporter", "plugin"))
-    imported = {
-        name for root in roots for file in root.rglob("*.py") for name in _IMPORTED.findall(file.read_text())
-    }
+    imported = {name for root in roots for file in root.rglob("*.py") for name in _IMPORTED.findall(file.read_text())}
     makers = packages_distributions()
     used = {maker.lower().replace("_", "-") for name in imported for maker in makers.get(name, ())}
     # uvicorn imports httptools, in the module that the code derives from.
