@@ -219,7 +219,7 @@ async def test_the_annotation_that_a_user_removes_comes_back(cluster: Cluster) -
     assert cluster.guarded() == {"n1"}
 
 
-@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(4, 10))])
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 10))])
 async def test_no_pod_loses_its_alignment_when_nodes_that_are_not_guarded_are_removed(
     server: ApiServer, api: Api, seed: int
 ) -> None:

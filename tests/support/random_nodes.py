@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, NamedTuple
 
+from kubelets import kubelet_of, machine_of, pod_of
 from topowise import pods
 from topowise.errors import ConfigError
 from topowise_scheduler.kubelet import (
@@ -52,6 +53,43 @@ def node(rng: Random, policy: str | None = None, *, load: int | None = None) -> 
         for resource, table in kubelet.devices.tables.items():
             empty.devices.report(resource, table)
         return Node(kubelet, empty)
+
+
+def even_node(rng: Random) -> Node:
+    """Returns a node of equal cores and NUMA nodes, on which amounts decide how many CPUs each NUMA node gives."""
+    zones = rng.choice((1, 2, 2, 2, 4))
+    gpus = [Device(f"gpu{number}", (number % zones,)) for number in range(2 * zones)]
+    kubelet = kubelet_of(
+        machine_of(
+            *[rng.choice((2, 3, 4, 6))] * zones,
+            threads=rng.choice((1, 2, 2)),
+            nodes_per_socket=rng.choice((1, 1, 2)),
+            devices={GPU: gpus} if rng.random() < 0.4 else {},
+        ),
+        topologyManagerPolicy=rng.choice(POLICIES[1:]),
+        topologyManagerScope=rng.choice(("container", "container", "pod")),
+        cpuManagerPolicyOptions={"full-pcpus-only": "true"} if rng.random() < 0.2 else {},
+        memoryManagerPolicy="None",
+        reservedMemory=(),
+    )
+    empty = kubelet.fork()
+    for number in range(rng.randint(0, 4)):
+        kubelet.admit(pod_of_cpus(rng, f"p{number}"))
+        if rng.random() < 0.3:
+            kubelet.remove(f"p{rng.randint(0, number)}")
+    return Node(kubelet, empty)
+
+
+def pod_of_cpus(rng: Random, uid: str = "new") -> pods.Pod:
+    """Returns a Guaranteed pod of several containers with exclusive CPUs, often after init containers and sidecars."""
+
+    def limits(most: int) -> list[dict[str, str]]:
+        return [
+            {"cpu": rng.choice("1123457"), "memory": "64Mi"} | ({GPU: "1"} if rng.random() < 0.2 else {})
+            for _ in range(rng.randint(0, most))
+        ]
+
+    return pod_of(uid, *limits(2), {"cpu": rng.choice("1234"), "memory": "64Mi"}, init=limits(3), sidecars=limits(1))
 
 
 def pod(rng: Random, uid: str = "new") -> pods.Pod:

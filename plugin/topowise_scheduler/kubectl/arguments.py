@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
@@ -84,8 +85,9 @@ def in_order(words: Sequence[str], plugin: Parser) -> list[str]:
     return [*words[at : at + 1], *words[:at], *words[at + 1 :]]
 
 
+@functools.cache
 def parser(version: str) -> Parser:
-    """The parser; its result has the name of the command as `command`."""
+    """The parser; its result has the name of the command as `command`. Parsing does not change it."""
     plugin = Plugin(
         prog="kubectl topowise", description="NUMA nodes of a cluster, and the pods that fit on them.", epilog=_EPILOG
     )

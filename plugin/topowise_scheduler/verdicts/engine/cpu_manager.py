@@ -157,9 +157,8 @@ class CpuManager:
         masks = hint[subset]
         within = (popcounts(zones)[masks] == 1) & (at_zone(self.pool[:, subset], LOWEST_ZONE[masks]) >= count)
         sure = within | layout.known[subset]
-        for unknown in (self._unknown, self._uneven):
-            if unknown is not None:
-                sure &= ~unknown[subset]
+        if self._unknown is not None:
+            sure &= ~self._unknown[subset]
         known[subset[~sure]] = False
         spread = sure & ~within
         if spread.any():
@@ -282,9 +281,7 @@ class CpuLayout:
         """The layouts of all nodes of a view."""
         section, zones = nodes.cores(), nodes.zones
         per_core, _, known, numa_first, per_socket = section[zones : zones + 5]
-        return cls(
-            section[:zones], np.maximum(per_core, 1), known > 0, numa_first > 0, per_socket, section[zones + 5 :]
-        )
+        return cls(section[:zones], per_core, known > 0, numa_first > 0, per_socket, section[zones + 5 :])
 
     def select(self, subset: Subset) -> CpuLayout:
         """The layouts of a subset."""

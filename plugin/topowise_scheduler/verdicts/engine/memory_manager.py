@@ -347,7 +347,7 @@ class MemoryManager:
             for name, amount in needed.items():
                 free = self._free[name]
                 for position in range(zones):
-                    taken = np.where(inside[position], np.clip(free[position], 0, amount), 0)
+                    taken = np.clip(free[position], 0, amount * inside[position])
                     free[position] -= taken
                     amount = amount - taken
             self._cells = np.where(inside, mask, self._cells)

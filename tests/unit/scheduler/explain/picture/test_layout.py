@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from examples import examples
 from topowise_scheduler.explain.picture import Picture, svg, terminal
 from topowise_scheduler.explain.picture.contents import (
     Cache,
@@ -229,13 +230,13 @@ def machines(draw: st.DrawFn) -> Picture:
     )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
 @given(machines(), st.sampled_from(sorted(MEDIA)))
 def test_any_machine_is_drawn_without_a_fault(machine: Picture, medium: str) -> None:
     assert faults(lay_out(machine, MEDIA[medium]), MEDIA[medium]) == []
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
 @given(machines(), st.integers(24, 200), st.booleans())
 def test_any_machine_can_be_written(machine: Picture, width: int, is_ascii: bool) -> None:
     ElementTree.fromstring(svg(machine))

@@ -58,6 +58,26 @@ def test_every_node_gets_the_verdict_of_its_model(policy: str, seed: int) -> Non
             assert (judgement.aligned[:, indices] == nearby.aligned).all()
 
 
+@given(seed=st.integers(0, 1 << 32))
+@example(seed=4)
+@example(seed=26)
+@example(seed=29)
+@example(seed=65)
+@example(seed=66)
+@clusters
+def test_later_containers_reuse_the_cpus_of_init_containers_as_in_the_model(seed: int) -> None:
+    rng = Random(seed)
+    nodes = [random_nodes.even_node(rng) for _ in range(NODES)]
+    engine = Engine()
+    for number, node in enumerate(nodes):
+        engine.put(f"n{number}", node.kubelet)
+    for _ in range(PODS):
+        pod = random_nodes.pod_of_cpus(rng)
+        judgement = judge(engine, PodRequests(pods.needs(pod)), located=True)
+        for number, node in enumerate(nodes):
+            assert verdict(judgement, number) == expected(node, pod), f"node {number}"
+
+
 def _limits(cpu: str, memory: str, **devices: str) -> dict[str, str]:
     return {"cpu": cpu, "memory": memory, **({"x.io/nic": devices["nic"]} if devices else {})}
 
@@ -89,6 +109,23 @@ def test_a_later_container_finds_what_earlier_containers_leave(
     engine = Engine()
     engine.put("n", kubelet)
     assert judge(engine, PodRequests(pods.needs(pod))).reason_of(0) == kubelet.admit(pod).reason
+
+
+def test_bounds_include_the_numa_nodes_behind_a_container_of_unknown_cpus() -> None:
+    """The first container takes CPUs outside of its hint; by L3 cache, amounts do not tell on which NUMA nodes."""
+    kubelet = kubelet_of(
+        machine_of(4, 4, devices={GPU: [Device("gpu0", (0,))]}, cores_per_uncore=2),
+        topologyManagerPolicy="best-effort",
+        topologyManagerScope="pod",
+        cpuManagerPolicyOptions={"prefer-align-cpus-by-uncorecache": "true"},
+    )
+    engine = Engine()
+    engine.put("aligned", kubelet.fork())
+    assert kubelet.admit(pod_of("first", {"cpu": "5", "memory": "64Mi"})).admitted
+    pod = pod_of("new", {"cpu": "4", "memory": "64Mi", GPU: "1"}, {"cpu": "2", "memory": "64Mi"})
+    engine.put("split", kubelet)
+    [(_, nodes)] = list(candidates(engine, PodRequests(pods.needs(pod))))
+    assert nodes.placed.tolist() == [[1, 3], [1, 3]]
 
 
 @given(seed=st.integers(0, 1 << 32))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kubelets import pod_of
+from kubelets import kubelet_of, machine_of, pod_of
 from sandbox.judging import candidates, judge
 from servers import GI, GPU, requests_of, server_of
 from topowise import pods
@@ -136,6 +136,13 @@ def test_candidates_are_fitting_nodes_with_their_amounts(engine: Engine) -> None
     assert nodes.containers[1].requests == {"cpu": 6, "memory": 2 * GI, "hugepages-2Mi": 4 << 20, GPU: 1}
     assert nodes.placed.tolist() == [[2, 1], [2, 1]]
     assert nodes.aligned.all()
+
+
+def test_without_distances_all_other_numa_nodes_are_equally_distant() -> None:
+    engine = Engine()
+    engine.put("node", kubelet_of(machine_of(2, 2), topologyManagerPolicy="best-effort"))
+    [(_, nodes)] = list(candidates(engine, requests_of({"cpu": "1", "memory": "1Gi"})))
+    assert nodes.distances[:, :, 0].tolist() == [[10, 20], [20, 10]]
 
 
 def test_nodes_of_different_sizes_and_policies_are_separate_candidates() -> None:

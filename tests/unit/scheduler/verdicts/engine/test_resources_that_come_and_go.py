@@ -5,18 +5,23 @@ The tests count cells, the elements of the engine's arrays, so no test depends o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from examples import examples
+from kubelets import pod_of
 from sandbox.judging import judge
 from servers import GPU
 from topowise import pods
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, KubeletConfiguration, Machine, NumaNode
 from topowise_scheduler.report.shape import PodRequests
 from topowise_scheduler.verdicts.engine import Candidates, Engine, Outcome, node_arrays
+from topowise_scheduler.verdicts.engine import engine as engine_module
 from topowise_scheduler.verdicts.engine.node_arrays import NodeArrays
 from topowise_scheduler.verdicts.strategies import ranks
 from topowise_scheduler.verdicts.strategies.tight_fit import TightFit
@@ -83,7 +88,10 @@ def test_a_node_that_renames_its_resources_at_each_report_does_not_grow_arrays()
             first = most
     assert most <= 2 * first
     assert len(engine._groups) <= 2
+    # A column for each kind of hardware, and one that the next kind reuses.
+    assert all(len(group.kinds._keys) <= 3 for group in engine._groups.values())
     engine.drop("hostile")
+    assert {name for array in arrays(engine) for name in array.names("device") + array.names("devices")} == {GPU}
     # Unused rows are freed when they are the majority.
     assert all(array._unused <= max(node_arrays._FEW_ROWS, array._height // 2) for array in arrays(engine))
 
@@ -188,7 +196,6 @@ def test_a_resource_may_disappear_while_a_pod_is_judged() -> None:
     )
     names = ["n0", "n1", "n2", "other"]
     for _ in range(70):
-        # The engine judges in steps only after many changes.
         engine.put("n0", node([GPU]))
     for step, _ in enumerate(engine.steps(pod, engine.rows(names))):
         if step == 2:
@@ -196,6 +203,64 @@ def test_a_resource_may_disappear_while_a_pod_is_judged() -> None:
             engine.put("n1", node([f"example.com/{number}" for number in range(12)]))
     judgement = judge(engine, pod, engine.rows(names))
     assert [judgement.reason_of(at) for at in range(4)] == [""] * 4
+
+
+def used(devices: int, policy: str, *pods_before: dict[str, str]) -> Kubelet:
+    kubelet = node([GPU], devices, policy)
+    for number, limits in enumerate(pods_before):
+        assert kubelet.admit(_pod(f"p{number}", limits)).admitted
+    return kubelet
+
+
+def _reuse_the_column(engine: Engine) -> None:
+    engine.drop("small")
+    engine.put("new", used(2, "best-effort", {"cpu": "1", GPU: "2"}, {"cpu": "1", GPU: "2"}))
+
+
+def _reuse_the_row(engine: Engine) -> None:
+    engine.drop("small")
+    engine.put("new", used(2, "restricted", {"cpu": "1", GPU: "2"}, {"cpu": "1", GPU: "2"}))
+
+
+def _reuse_the_hardware(engine: Engine) -> None:
+    engine.put("small", used(3, "best-effort"))
+    engine.put("new", used(4, "best-effort", {"cpu": "1", GPU: "3"}, {"cpu": "1", GPU: "3"}))
+
+
+def _remove_a_group(engine: Engine) -> None:
+    engine.drop("small")
+    engine.drop("split")
+
+
+@pytest.mark.parametrize("change", [_reuse_the_column, _reuse_the_row, _reuse_the_hardware, _remove_a_group])
+def test_nodes_may_change_at_any_step_of_a_decision(
+    change: Callable[[Engine], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last container needs three GPUs: `small` never has them, `split` has CPUs on two NUMA nodes only."""
+    limits = [{"cpu": "3", "memory": "1Gi"}, *[{"cpu": "100m", "memory": "1Mi"}] * 3]
+    pod = PodRequests(pods.needs(pod_of("p", *limits, {"cpu": "1", "memory": "1Gi", GPU: "3"})))
+    nodes = {
+        "first": used(2, "restricted"),
+        "small": used(1, "best-effort"),
+        "split": used(2, "best-effort", {"cpu": "2"}, {"cpu": "2"}),
+    }
+    # Otherwise only many changes are worth steps.
+    monkeypatch.setattr(engine_module, "_FEW_CHANGES", 0)
+    for at in range(30):
+        engine, fresh = Engine(), Engine()
+        for name, kubelet in nodes.items():
+            engine.put(name, kubelet)
+            fresh.put(name, kubelet)
+        for step, _ in enumerate(engine.steps(pod, engine.rows(list(nodes)))):
+            if step == at:
+                change(engine)
+        change(fresh)
+        if step < at:
+            break
+        warm, cold = (judge(each, pod, each.rows([*nodes, "new"]), located=True) for each in (engine, fresh))
+        for array in ("outcome", "zones", "aligned"):
+            assert getattr(warm, array).tolist() == getattr(cold, array).tolist(), f"step {at}"
+    assert at > 8
 
 
 class Scores:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from constrained_pods import NAMESPACES, apply, decode, node_json, pod_json, refusal
+from examples import examples
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.verdicts.inter_pod import InterPodIndex
 
@@ -83,7 +84,7 @@ class Cluster:
         return [refusal(pod, node, nodes, pods) for node in nodes]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(examples(6)))
 def test_the_answers_are_those_of_the_objects(seed: int) -> None:
     cluster = Cluster(seed)
     for number in range(150):
@@ -99,7 +100,7 @@ def test_the_answers_are_those_of_the_objects(seed: int) -> None:
         assert verdicts.words().total() == len(cluster.nodes) - len(verdicts.allowed())
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(examples(4)))
 def test_a_trial_is_an_index_with_its_pods(seed: int) -> None:
     cluster = Cluster(100 + seed)
     for _ in range(60):
