@@ -29,9 +29,9 @@ from topowise_scheduler.ledger.gates.quarantine import Quarantine
 from topowise_scheduler.ledger.node.possible_placements import Possible
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods import records as records_of_pods
-from topowise_scheduler.ledger.rows import possible_rows, same_states
+from topowise_scheduler.ledger.rows import node_states, possible_rows
+from topowise_scheduler.ledger.rows.node_states import SameStates
 from topowise_scheduler.ledger.rows.possible_rows import PossibleRows
-from topowise_scheduler.ledger.rows.same_states import SameStates
 from topowise_scheduler.report import exact as exact_report
 from topowise_scheduler.report import hardware, synthetic_machine, texts
 from topowise_scheduler.report.shape import PodRequests
@@ -218,7 +218,7 @@ def full_node(count: int, number: int, devices: int = 0) -> Possible:
 
 
 def test_states_are_recognised_within_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(same_states, "_MOST_BYTES", 1 << 18)
+    monkeypatch.setattr(node_states, "_MOST_NUMBER_BYTES", 1 << 18)
     states, alike = SameStates(), full_node(2, 0)
     empty = alike.node.emptied()
     assert states.number(empty, alike) == states.number(empty, alike)

@@ -12,10 +12,9 @@ from typing import Literal
 
 import msgspec
 
-from topowise_scheduler.overlay.defrag.exhaustive import Exhaustive
 from topowise_scheduler.overlay.defrag.movable import Movable
 from topowise_scheduler.overlay.defrag.scene import Change, Cluster, Scene, Step
-from topowise_scheduler.overlay.defrag.search import Progress, Search
+from topowise_scheduler.overlay.defrag.search import Exhaustive, Progress, Search
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
