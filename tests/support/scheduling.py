@@ -34,8 +34,7 @@ from topowise_scheduler.overlay.fit_together.group_placement import GroupPlaceme
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.serve.extender.binding import Binder
 from topowise_scheduler.serve.extender.evictions import Evictions
-from topowise_scheduler.serve.extender.explaining import Explainer
-from topowise_scheduler.serve.extender.fitting import fit_together
+from topowise_scheduler.serve.extender.explaining import Explainer, fit_together
 from topowise_scheduler.serve.extender.replies import NotReady, Observer, Reply, Verb
 from topowise_scheduler.serve.extender.verbs import Verbs, table
 from topowise_scheduler.verdicts import strategies

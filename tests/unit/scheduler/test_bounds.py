@@ -25,7 +25,7 @@ from topowise_scheduler.kubelet.shared_allocations import single, single_resourc
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 from topowise_scheduler.ledger.gates import capacity
-from topowise_scheduler.ledger.gates.quarantine import Quarantine
+from topowise_scheduler.ledger.gates.node_gates import Quarantine
 from topowise_scheduler.ledger.node.possible_placements import Possible
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods import records as records_of_pods
@@ -149,7 +149,7 @@ def test_pods_that_were_asked_about_are_bounded_in_bytes_and_go_with_their_event
 
 
 def test_a_quarantine_is_bounded_in_pairs_and_the_oldest_node_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topowise_scheduler.ledger.gates.quarantine._MOST", 20)
+    monkeypatch.setattr("topowise_scheduler.ledger.gates.node_gates._MOST", 20)
     quarantine = Quarantine(Engine())
     for number in range(30):
         quarantine.put(b"%d" % (number % 3), f"n{number // 3}", float(number))

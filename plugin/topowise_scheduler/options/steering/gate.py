@@ -29,9 +29,8 @@ from topowise_scheduler.ledger.node.uncertainty import is_chosen
 from topowise_scheduler.ledger.pods.demands import Demands
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import CacheUntilChange
-from topowise_scheduler.options.steering.annotation import NO_DEMAND
+from topowise_scheduler.options.steering.annotation import NO_DEMAND, PodTerm
 from topowise_scheduler.options.steering.choice import Choice, Demand, choose, has_amounts, refusal_of, views_of
-from topowise_scheduler.options.steering.numa_affinity import PodTerm
 from topowise_scheduler.verdicts import refusals
 from topowise_scheduler.verdicts.refusals import Refusal
 

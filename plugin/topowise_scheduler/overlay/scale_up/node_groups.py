@@ -4,11 +4,15 @@ The empty node of a group is known from its reported nodes: a report has the mac
 which give the node without pods. Nodes of a group may differ (a new machine image, another kubelet configuration), so a
 profile has all distinct kubelets of the group, and a pod must be aligned by each of them. A group without a reported
 node has no profile unless it is declared (declared_groups.py): a wrong profile would add useless nodes.
+
+A packing says how many empty nodes of which groups the pods need, and which pods go to each node. Pods are placed in
+order: on the first node of the packing that takes the pod, else on a new node of the first profile that does. For pods
+of equal requests and a single group no packing has fewer nodes; for other pods it is first fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -140,3 +144,60 @@ def _with_daemons(empty: Kubelet, records: Iterable[PodRecord]) -> Kubelet:
 
 def _is_temporary(taint: Taint) -> bool:
     return taint.key.startswith(_TEMPORARY_TAINTS)
+
+
+class PlannedNode(msgspec.Struct, eq=False):
+    """A new node of a group with the pods placed on it, and no other pods but its daemon pods."""
+
+    profile: Profile
+    overlay: Overlay
+    records: list[PodRecord] = msgspec.field(default_factory=list)
+
+    @property
+    def group(self) -> GroupLabels:
+        """The group of the node."""
+        return self.profile.group
+
+    def take(self, record: PodRecord) -> bool:
+        """Places a pod here if it fits. Returns whether it does."""
+        placed = self.overlay.place(record, NEW_NODE)
+        if isinstance(placed, Unfit):
+            return False
+        self.overlay = placed.overlay
+        self.records.append(record)
+        return True
+
+
+class Packing(msgspec.Struct, frozen=True):
+    """The new nodes with their pods, and the pods that no empty node of these groups takes."""
+
+    new_nodes: Sequence[PlannedNode]
+    unplaced: Sequence[PodRecord]
+
+
+def empty_node(cluster: Trial, profile: Profile) -> PlannedNode:
+    """Returns a node of a group with no pods but its daemon pods."""
+    return PlannedNode(profile, with_new_node(cluster, profile))
+
+
+def pack(
+    cluster: Trial, records: Iterable[PodRecord], profiles: Sequence[Profile], coming: Sequence[PlannedNode] = ()
+) -> Packing:
+    """Returns a packing of the pods in this order. Pods are placed on the nodes `coming` too, which change by that."""
+    nodes = list(coming)
+    unplaced: list[PodRecord] = []
+    # By class: the nodes before this index have refused a pod of the class, and nothing leaves a node.
+    full: dict[Hashable, int] = {}
+    for record in records:
+        key = (record.pod_class, record.namespace)
+        at = next((at for at in range(full.get(key, 0), len(nodes)) if nodes[at].take(record)), None)
+        if at is None:
+            at = len(nodes)
+            empty = (empty_node(cluster, profile) for profile in profiles)
+            new = next((node for node in empty if node.take(record)), None)
+            if new is None:
+                unplaced.append(record)
+            else:
+                nodes.append(new)
+        full[key] = at
+    return Packing(nodes[len(coming) :], unplaced)
