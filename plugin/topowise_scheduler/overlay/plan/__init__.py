@@ -8,7 +8,7 @@ scenario.py decides a scenario; search.py finds the smallest change. Nothing her
 """
 
 from topowise_scheduler.overlay.plan.descriptions import read_machine
-from topowise_scheduler.overlay.plan.filling import Placed, fill
+from topowise_scheduler.overlay.plan.filling import Placed
 from topowise_scheduler.overlay.plan.fleet import Fleet, Scheduler
 from topowise_scheduler.overlay.plan.inventory import inventory_of, pod_of
 from topowise_scheduler.overlay.plan.machines import regular, with_numa_nodes
@@ -49,7 +49,6 @@ __all__ = [
     "Waits",
     "Workload",
     "decide",
-    "fill",
     "fleet_of",
     "inventory_of",
     "pod_of",
