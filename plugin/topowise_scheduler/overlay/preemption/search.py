@@ -20,10 +20,9 @@ from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.ledger.answers import Answers
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay.preemption.cover import Cover, narrowed
+from topowise_scheduler.overlay.preemption.cover import Accepts, Cover, Trials, narrowed
 from topowise_scheduler.overlay.preemption.roster import Choice, PodSet, Roster, Running
 from topowise_scheduler.overlay.preemption.shares import Shares
-from topowise_scheduler.overlay.preemption.trials import Accepts, Trials
 
 MAX_TRIALS: Final = 256
 MAX_GROUNDS: Final = 32
@@ -159,7 +158,7 @@ def choose(
     lower priority than `priority` are. `proposed` are the uids that kube-scheduler proposes. It has further reasons for
     these, so they always stay victims. `allowed` maps the key of a budget to its remaining evictions, 0 by default.
 
-    `accepts` (trials.py) is asked about sets without which the kubelet admits the pod.
+    `accepts` (`Accepts`) is asked about sets without which the kubelet admits the pod.
 
     An empty choice means that the pod fits without evictions. The model has confirmed every answer.
     """

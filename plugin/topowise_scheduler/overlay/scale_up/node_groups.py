@@ -3,7 +3,7 @@
 The empty node of a group is known from its reported nodes: a report has the machine and the kubelet's configuration,
 which give the node without pods. Nodes of a group may differ (a new machine image, another kubelet configuration), so a
 profile has all distinct kubelets of the group, and a pod must be aligned by each of them. A group without a reported
-node has no profile unless it is declared (declared_groups.py): a wrong profile would add useless nodes.
+node has no profile unless it is declared (`profiles_of`): a wrong profile would add useless nodes.
 
 A packing says how many empty nodes of which groups the pods need, and which pods go to each node. Pods are placed in
 order: on the first node of the packing that takes the pod, else on a new node of the first profile that does. For pods
@@ -13,12 +13,16 @@ of equal requests and a single group no packing has fewer nodes; for other pods 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from topowise.pods import Amounts
-from topowise_scheduler.kubelet import Kubelet
+from topowise import documents, kubeletconfig
+from topowise.errors import ConfigError, TopowiseError
+from topowise.pods import Amounts, amount_of
+from topowise_scheduler import report
+from topowise_scheduler.configuration import NodeGroup
+from topowise_scheduler.kubelet import Kubelet, version_of
 from topowise_scheduler.kubelet.trial import constant_parts
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import STARTUP_TAINT
@@ -32,6 +36,7 @@ GroupLabels = tuple[tuple[str, str], ...]
 """The group labels that a node has, sorted by key."""
 NEW_NODE: Final = "\0new"
 """The name of a new node on an overlay; no Node has such a name."""
+_NRT: Final = "NodeResourceTopology"
 
 # Kubelets of a group that are examined; nodes with more differences are no group.
 _MOST_KUBELETS: Final = 8
@@ -201,3 +206,69 @@ def pack(
                 nodes.append(new)
         full[key] = at
     return Packing(nodes[len(coming) :], unplaced)
+
+
+def profile_of(declared: NodeGroup, files: Mapping[str, bytes], keys: Sequence[str]) -> Profile:
+    """Returns the profile of a declared group; `files` are the contents by path. Raises ConfigError.
+
+    The file of a group is a NodeResourceTopology, saved while the group had a node, or the description of a machine, as
+    for plans (the output of `topowise-exporter machine`), with the configuration of its kubelet. A reported node of the
+    group takes precedence over the declaration.
+    """
+    group = group_of(declared.labels, keys)
+    path = f"scaleUp.declaredGroups, {declared.file}"
+    if not group:
+        raise ConfigError(path, f"labels has none of groupLabels ({', '.join(keys)}), expected one: it names the group")
+    try:
+        kubelet = _kubelet(declared, files)
+        stated = {name: amount_of(name, text) for name, text in declared.allocatable.items()}
+        used = {"pods": 0, **{name: amount_of(name, text) for name, text in declared.used.items()}}
+    except TopowiseError as exc:
+        raise ConfigError(path, str(exc)) from exc
+    allocatable: Amounts = {**kubelet.allocatable(), **stated}
+    taints = tuple([Taint(taint.key, taint.value, taint.effect) for taint in declared.taints])
+    node = Node("", allocatable=allocatable, labels=dict(declared.labels), taints=taints)
+    return Profile(group, NodeCopy((kubelet,), used, like="", node=node))
+
+
+def profiles_of(
+    declared: Sequence[NodeGroup], files: Mapping[str, bytes], keys: Sequence[str]
+) -> dict[GroupLabels, Profile]:
+    """Returns the profiles of the declared groups. Raises ConfigError."""
+    profiles: dict[GroupLabels, Profile] = {}
+    for entry in declared:
+        profile = profile_of(entry, files, keys)
+        if profile.group in profiles:
+            raise ConfigError(f"scaleUp.declaredGroups, {entry.file}", "declares a group that an entry before declares")
+        profiles[profile.group] = profile
+    return profiles
+
+
+def _kubelet(declared: NodeGroup, files: Mapping[str, bytes]) -> Kubelet:
+    """Returns the kubelet without pods. Raises TopowiseError."""
+    text = files[declared.file]
+    document = documents.load(text)
+    if isinstance(document, dict) and document.get("kind") == _NRT:
+        return _of_report(declared, document)
+    # Imported on demand: only machine descriptions need the planner.
+    from topowise_scheduler.overlay.plan import NodeType, read_machine
+
+    machine = read_machine(text, declared.file)
+    if not declared.kubelet_config:
+        raise ConfigError(
+            declared.file, "describes a machine, expected kubeletConfig, the configuration of its kubelet"
+        )
+    settings = kubeletconfig.parse(files[declared.kubelet_config], source=declared.kubelet_config)
+    configuration = kubeletconfig.with_defaults(settings)
+    return NodeType(machine, configuration, version_of(declared.kubelet_version)).kubelet()
+
+
+def _of_report(declared: NodeGroup, document: dict[str, Any]) -> Kubelet:
+    try:
+        read = report.read_bytes(msgspec.json.encode(document), lambda _: (declared.kubelet_version, (), None))
+    except msgspec.DecodeError as exc:
+        raise ConfigError(declared.file, f"is no {_NRT}: {exc}") from exc
+    if read.over_budget or not document.get("zones") or (read.precision == "counts" and read.problems):
+        problems = "; ".join(read.problems) or "it has no zones"
+        raise ConfigError(declared.file, f"{problems}, expected a {_NRT} as an exporter writes it")
+    return read.empty
