@@ -149,7 +149,7 @@ def test_pods_that_were_asked_about_are_bounded_in_bytes_and_go_with_their_event
 
 
 def test_a_quarantine_is_bounded_in_pairs_and_the_oldest_node_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topowise_scheduler.ledger.gates.node_gates._MOST", 20)
+    monkeypatch.setattr("topowise_scheduler.ledger.gates.node_gates._MOST_PAIRS", 20)
     quarantine = Quarantine(Engine())
     for number in range(30):
         quarantine.put(b"%d" % (number % 3), f"n{number // 3}", float(number))
