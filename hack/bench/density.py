@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,13 +19,19 @@ from random import Random
 from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from bench.figures import Figure
 from topowise import pods, quantity
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import trial
+from topowise_scheduler.ledger.answers import part
+from topowise_scheduler.ledger.gates.gate import FITS
 from topowise_scheduler.overlay import plan
+from topowise_scheduler.overlay.plan.fleet import TOP, Kind, Scores
+from topowise_scheduler.overlay.plan.scenario import numa_nodes_of
 from topowise_scheduler.verdicts import strategies
 from topowise_scheduler.verdicts.kube_scheduler import Container, Metadata, Pod, Spec
 
@@ -113,12 +119,106 @@ BLIND: Final = ("NUMA-blind LeastAllocated", "NUMA-blind MostAllocated")
 NAMES: Final = (*strategies.NAMES, BESIDE, *BLIND)
 
 
-def make(name: str, ties: Random) -> plan.Scheduler:
-    """Returns the scheduler with one of NAMES, which the figures carry too."""
-    if name in BLIND:
-        return plan.Scheduler(plan.KUBE_SCHEDULER, "least" if name == BLIND[0] else "most", ties=ties)
-    strategy = "TightFit" if name == BESIDE else name
-    return plan.Scheduler(strategy, is_beside=name == BESIDE, is_coarse=True, ties=ties)
+# kube-scheduler multiplies an extender's score (0 to 10) with the extender's weight and with 100 / 10.
+_EXTENDER_TOP: Final = 10
+_EXTENDER_WEIGHT: Final = 50
+_Indices = NDArray[np.intp]
+
+
+class Fleet(plan.Fleet):
+    """Nodes with the scheduler that has one of NAMES, which the figures carry too. It reads the scores of an extender,
+    0 to 10, and takes any of the best nodes."""
+
+    def __init__(self, inventory: plan.Inventory, name: str, random: Random) -> None:
+        strategy = plan.KUBE_SCHEDULER if name in BLIND else "TightFit" if name == BESIDE else name
+        fleet = plan.fleet_of(inventory, plan.Scheduler(strategy), top_score=_EXTENDER_TOP)
+        super().__init__(fleet.ledger, fleet.scheduler)
+        self._name = name
+        self._random = random
+
+    def by_gates(self, kind: Kind, needs: pods.Needs, at: _Indices) -> str | None:
+        """Returns any of the nodes with the best score, with kube-scheduler's own scores for BESIDE."""
+        answers, question = self.ledger.answers, self.question(kind, at)
+        fitting = np.flatnonzero(answers.verdicts(question).outcomes == FITS)
+        if not fitting.size:
+            return None
+        scores = answers.scores(part(question, fitting))
+        if self._name == BESIDE:
+            scores = scores * _EXTENDER_WEIGHT + super().blind_scores(needs)[at[fitting]]
+        return self.names[next(iter(self.ties(at[fitting][scores == scores.max()])))]
+
+    def blind_scores(self, needs: pods.Needs) -> Scores:
+        """Returns the scores of NodeResourcesFit's LeastAllocated or MostAllocated."""
+        if self._name == BLIND[0]:
+            return self.sums.least_allocated(needs)
+        cpus, memory = [used * TOP // np.maximum(total, 1) for total, used in self.sums.shares(needs)]
+        return (cpus + memory) // 2
+
+    def ties(self, at: _Indices) -> Iterator[int]:
+        """Yields the nodes in random order."""
+        left = at.tolist()
+        while left:
+            index = self._random.choice(left)
+            left.remove(index)
+            yield index
+
+
+class Stream(msgspec.Struct):
+    """A random order of kinds of pods by their frequencies, equal for equal seeds until kinds are excluded."""
+
+    frequencies: list[int]
+    random: Random
+    kinds: list[int] = []
+
+    def __post_init__(self) -> None:
+        self.kinds = list(range(len(self.frequencies)))
+
+    def next(self) -> int:
+        """Returns the index of the next kind."""
+        return self.random.choices(self.kinds, self.frequencies)[0]
+
+    def only(self, kinds: set[int]) -> None:
+        """Restricts the stream from now on."""
+        chosen = sorted(kinds)
+        self.frequencies = [self.frequencies[self.kinds.index(kind)] for kind in chosen]
+        self.kinds = chosen
+
+
+class Mixed(NamedTuple):
+    """A fleet that takes no further pod of a mix: `first` pods ran when the first pod fitted nowhere."""
+
+    first: int
+    placed: list[plan.Placed]
+
+
+def fill(fleet: plan.Fleet, workloads: Sequence[plan.Workload], seed: int) -> Mixed:
+    """Places pods of a mix in random order, each workload as often as its count says, until none of them fits."""
+    kinds = [fleet.kind(workload.pod) for workload in workloads]
+    stream = Stream([max(1, workload.count or 1) for workload in workloads], Random(seed))
+    living, stuck = set(range(len(workloads))), set[int]()
+    placed, first = list[plan.Placed](), -1
+    while living - stuck:
+        index = stream.next()
+        if index in stuck:
+            continue
+        refusals = fleet.kubelet_refusals
+        node = fleet.find(kinds[index])
+        if first < 0 and (node is None or fleet.kubelet_refusals > refusals):
+            first = len(placed)
+        if node is None and fleet.may_change(kinds[index]):
+            stuck.add(index)
+            continue
+        if node is None:
+            # No pod ends, so a kind that fits nowhere never fits again.
+            living.discard(index)
+            if living:
+                stream.only(living)
+            continue
+        uid = f"mix/{len(placed)}"
+        fleet.bind(kinds[index], uid, ("bench", f"{workloads[index].name}-{len(placed)}"), node)
+        stuck.clear()
+        placed.append(plan.Placed(index, node, uid))
+    return Mixed(len(placed) if first < 0 else first, placed)
 
 
 NODES: Final = 20
@@ -198,34 +298,20 @@ def _run(task: _Task) -> list[Filled]:
         plan.Workload(f"shape-{number}", shape.pod(f"shape-{number}"), shape.count)
         for number, shape in enumerate(possible)
     ]
-    return [filled(inventory, make(name, Random(seed)), workloads, seed) for name in NAMES]
+    return [filled(inventory, name, workloads, seed) for name in NAMES]
 
 
-def filled(
-    inventory: plan.Inventory, scheduler: plan.Scheduler, workloads: Sequence[plan.Workload], seed: int
-) -> Filled:
-    """Returns what runs once no pod of the mix fits any more."""
-    fleet = plan.fleet_of(inventory, scheduler)
-    mixed = plan.fill(fleet, workloads, seed)
-    zones = [count for pod in mixed.placed if (count := zones_of(fleet, pod))]
+def filled(inventory: plan.Inventory, name: str, workloads: Sequence[plan.Workload], seed: int) -> Filled:
+    """Returns what runs with a scheduler of NAMES once no pod of the mix fits any more."""
+    fleet = Fleet(inventory, name, Random(seed))
+    mixed = fill(fleet, workloads, seed)
+    zones = [count for pod in mixed.placed if (count := numa_nodes_of(fleet, pod))]
     return Filled(
         first=mixed.first,
         running=len(mixed.placed),
         refused=fleet.kubelet_refusals,
         zones=round(sum(zones) / max(1, len(zones)), 3),
     )
-
-
-def zones_of(fleet: plan.Fleet, pod: plan.Placed) -> int:
-    """Returns how many NUMA nodes hold the pod's exclusive CPUs and memory; 0 for a pod without any."""
-    kubelet = fleet.ledger.kubelet(pod.node)
-    assert kubelet is not None
-    zones: set[int] = set()
-    for placement in kubelet.placements(pod.uid).values():
-        cpus = placement.cpus or 0
-        zones.update(zone for zone, zone_cpus in enumerate(kubelet.topology.numa_cpus) if cpus & zone_cpus)
-        zones.update(zone for block in placement.memory for zone in block.numa)
-    return len(zones)
 
 
 def _fits(empty: Kubelet, needs: pods.Needs) -> bool:

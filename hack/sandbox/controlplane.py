@@ -26,14 +26,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import yaml
 
 from sandbox.apiserver import documents
 from sandbox.apiserver.errors import Json
-from sandbox.processes import Process, free_ports
+from sandbox.processes import Process, Servers, free_ports
 
 _DEFAULT_ASSETS: Final = "/usr/local/kubebuilder/bin"
 _BINARIES: Final = ("etcd", "kube-apiserver")
@@ -52,7 +51,7 @@ def token_of(user: str) -> str:
     return f"topowise-tests-{user.replace(':', '-')}"
 
 
-class ControlPlane:
+class ControlPlane(Servers):
     """etcd and kube-apiserver as a context manager. `url`, `token` and `kubeconfig()` are for clients.
 
     `gates` and `apis` are what is off by default: feature gates, and API groups with their version.
@@ -65,7 +64,6 @@ class ControlPlane:
         self.gates = ",".join(f"{gate}=true" for gate in gates)
         """As --feature-gates has them; kube-scheduler beside it gets the same."""
         self._apis = ",".join(f"{api}=true" for api in apis)
-        self._stack = ExitStack()
         self._port = 0
         self._apiserver: Process | None = None
         self._etcd: Process | None = None
@@ -97,26 +95,18 @@ class ControlPlane:
         """Writes a kubeconfig for a user of `USERS`."""
         return documents.write_kubeconfig(path, self.url, token=token_of(user), insecure=True)
 
-    def __enter__(self) -> ControlPlane:
-        with ExitStack() as stack:
-            work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topowise-controlplane-")))
-            etcd_port, self._port = free_ports(2)
-            etcd_url = f"http://127.0.0.1:{etcd_port}"
-            etcd = stack.enter_context(Process("etcd", etcd_arguments(self.folder, work, etcd_url), work / "etcd.log"))
-            etcd.wait_until_ready(f"{etcd_url}/health")
-            arguments = self._kube_apiserver(work, etcd_url)
-            apiserver = stack.enter_context(Process("kube-apiserver", arguments, work / "kube-apiserver.log"))
-            apiserver.wait_until_ready(f"{self.url}/readyz", token=self.token)
-            self._apiserver, self._etcd = apiserver, etcd
-            # The server appends the CA that it has made to its certificate.
-            self.ca_file = work / "certs" / "apiserver.crt"
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+    def _start(self, stack: ExitStack) -> None:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topowise-controlplane-")))
+        etcd_port, self._port = free_ports(2)
+        etcd_url = f"http://127.0.0.1:{etcd_port}"
+        etcd = stack.enter_context(Process("etcd", etcd_arguments(self.folder, work, etcd_url), work / "etcd.log"))
+        etcd.wait_until_ready(f"{etcd_url}/health")
+        arguments = self._kube_apiserver(work, etcd_url)
+        apiserver = stack.enter_context(Process("kube-apiserver", arguments, work / "kube-apiserver.log"))
+        apiserver.wait_until_ready(f"{self.url}/readyz", token=self.token)
+        self._apiserver, self._etcd = apiserver, etcd
+        # The server appends the CA that it has made to its certificate.
+        self.ca_file = work / "certs" / "apiserver.crt"
 
     def _kube_apiserver(self, work: Path, etcd_url: str) -> list[str]:
         own = ["--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"]
@@ -194,7 +184,7 @@ def extender(url: str, **fields: object) -> Json:
     }
 
 
-class StockScheduler:
+class StockScheduler(Servers):
     """kube-scheduler as a context manager. Its configuration, certificate and `log` are files in the folder `work`.
 
     `binary` is a kube-scheduler with other plug-ins.
@@ -208,25 +198,16 @@ class StockScheduler:
         self._binary = binary or plane.folder / BINARY
         self._configuration = configuration
         self._work = work
-        self._stack = ExitStack()
         self.log = work / f"{BINARY}.log"
         self.pid = 0
         """Its id, inside the block."""
 
-    def __enter__(self) -> StockScheduler:
+    def _start(self, stack: ExitStack) -> None:
         self._work.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as stack:
-            (port,) = free_ports(1)
-            child = stack.enter_context(Process(BINARY, self._arguments(port), self.log))
-            child.wait_until_ready(f"https://127.0.0.1:{port}/readyz")
-            self.pid = child.pid
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+        (port,) = free_ports(1)
+        child = stack.enter_context(Process(BINARY, self._arguments(port), self.log))
+        child.wait_until_ready(f"https://127.0.0.1:{port}/readyz")
+        self.pid = child.pid
 
     def _arguments(self, port: int) -> list[str]:
         kubeconfig = self._plane.kubeconfig(self._work / "kubeconfig", self._user)
@@ -260,39 +241,30 @@ MANAGER_BINARY: Final = "kube-controller-manager"
 CONTROLLERS: Final = ("resourceclaim-controller", "garbage-collector-controller", "replicaset-controller")
 
 
-class ControllerManager:
+class ControllerManager(Servers):
     """A context manager; the certificate and the log are files in the folder `work`."""
 
     def __init__(self, plane: ControlPlane, work: Path, controllers: Sequence[str] = CONTROLLERS) -> None:
         self._plane = plane
         self._controllers = controllers
         self._work = work
-        self._stack = ExitStack()
 
-    def __enter__(self) -> ControllerManager:
+    def _start(self, stack: ExitStack) -> None:
         self._work.mkdir(parents=True, exist_ok=True)
         kubeconfig = self._plane.kubeconfig(self._work / "kubeconfig")
-        with ExitStack() as stack:
-            (port,) = free_ports(1)
-            arguments = [
-                str(self._plane.folder / MANAGER_BINARY),
-                f"--kubeconfig={kubeconfig}",
-                f"--authentication-kubeconfig={kubeconfig}",
-                f"--authorization-kubeconfig={kubeconfig}",
-                f"--controllers={','.join(self._controllers)}",
-                "--leader-elect=false",
-                "--bind-address=127.0.0.1",
-                f"--secure-port={port}",
-                f"--cert-dir={self._work / 'certs'}",
-                "--kube-api-qps=500",
-                "--kube-api-burst=1000",
-            ]
-            child = stack.enter_context(Process(MANAGER_BINARY, arguments, self._work / f"{MANAGER_BINARY}.log"))
-            child.wait_until_ready(f"https://127.0.0.1:{port}/healthz")
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+        (port,) = free_ports(1)
+        arguments = [
+            str(self._plane.folder / MANAGER_BINARY),
+            f"--kubeconfig={kubeconfig}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            f"--controllers={','.join(self._controllers)}",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--cert-dir={self._work / 'certs'}",
+            "--kube-api-qps=500",
+            "--kube-api-burst=1000",
+        ]
+        child = stack.enter_context(Process(MANAGER_BINARY, arguments, self._work / f"{MANAGER_BINARY}.log"))
+        child.wait_until_ready(f"https://127.0.0.1:{port}/healthz")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 10.0
@@ -89,6 +89,27 @@ class Process:
         """Raises RuntimeError if the process has ended."""
         if self._child is not None and self._child.poll() is not None:
             raise RuntimeError(f"{self.name} ended with status {self._child.returncode}:\n{self.tail()}")
+
+
+class Servers:
+    """Servers that `_start` enters into a stack. They end with the block, and if `_start` fails in the middle."""
+
+    _stack = ExitStack()
+
+    def _start(self, stack: ExitStack) -> None:
+        """Starts the servers, each in the stack."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
 
 
 def free_ports(count: int) -> list[int]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from sandbox import machines
-from sandbox.hollow.hardware import scanned
+from sandbox.hollow.fleet import scanned
 from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.podresources import PodResourcesServicer
 from topowise import pods

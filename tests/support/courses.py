@@ -17,7 +17,7 @@ from sandbox.exported import exported
 from scheduling import Service, configuration, machine, pod
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.ledger.node.event_windows import EARLY_S, LATE_S
+from topowise_scheduler.ledger.node.history import EARLY_S, LATE_S
 from topowise_scheduler.verdicts.refusals import Refusal
 
 _DRAWS = 60

@@ -43,7 +43,7 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra import slices
 from topowise_exporter.kubelet import device_checkpoint, podresources, pods_api, state_files
 from topowise_exporter.kubelet.allocations import Allocatable
-from topowise_exporter.kubelet.settings import config_files, configz
+from topowise_exporter.kubelet.settings import configz, sources
 from topowise_exporter.kubelet.settings.sources import Overrides
 from topowise_exporter.machine import Machine as ScannedMachine
 from topowise_exporter.machine import scan
@@ -176,7 +176,7 @@ def _kubelet_files(data: bytes) -> object:
         for of_main, of_patch in ((data, _KUBELET_YAML), (_KUBELET_YAML, data)):
             main.write_bytes(of_main)
             patch.write_bytes(of_patch)
-            read = config_files.load(str(main), config_files.drop_ins(str(folder)))
+            read = sources.load(str(main), sources.drop_ins(str(folder)))
         return read
 
 

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import yaml
@@ -21,7 +20,7 @@ from pki import Authority
 from real_cluster import ASSETS
 from sandbox.apiserver import documents
 from sandbox.controlplane import ControlPlane
-from sandbox.processes import Process, free_ports
+from sandbox.processes import Process, Servers, free_ports
 
 Json = dict[str, Any]
 GROUP: Final = "/apis/kueue.x-k8s.io/v1beta1"
@@ -47,7 +46,7 @@ def definitions() -> list[Json]:
     return documents.load_all(MANIFESTS / "crds")
 
 
-class Kueue:
+class Kueue(Servers):
     """A context manager. Its certificate, configuration and log are files in the folder `work`."""
 
     def __init__(self, plane: ControlPlane, work: Path) -> None:
@@ -55,7 +54,6 @@ class Kueue:
         self._plane, self._work = plane, work
         self._health, self._webhooks = free_ports(2)
         self._authority = Authority(work / "pki", "kueue")
-        self._stack = ExitStack()
 
     def objects(self) -> Iterator[tuple[str, Json]]:
         """Yields what has to exist before the start: collection, object."""
@@ -76,7 +74,7 @@ class Kueue:
             yield path, {**document, "metadata": {"name": f"e2e-{kind.lower()}"}, "webhooks": webhooks}
             yield path, {**document, "metadata": {"name": _INJECTED[kind]}, "webhooks": []}
 
-    def __enter__(self) -> Kueue:
+    def _start(self, stack: ExitStack) -> None:
         certificates = self._work / "certificates"
         certificates.mkdir(exist_ok=True)
         certificate, key = self._authority.issue("webhooks")
@@ -103,13 +101,5 @@ class Kueue:
             f"--kubeconfig={kubeconfig}",
             "--zap-log-level=2",
         ]
-        with ExitStack() as stack:
-            child = stack.enter_context(Process("kueue", arguments, self._work / "kueue.log"))
-            child.wait_until_ready(f"http://127.0.0.1:{self._health}/readyz")
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+        child = stack.enter_context(Process("kueue", arguments, self._work / "kueue.log"))
+        child.wait_until_ready(f"http://127.0.0.1:{self._health}/readyz")

@@ -29,13 +29,11 @@ from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.exporter_pods import recognises
 from topowise_scheduler.ledger.pods.records import PodRecord, Records
 from topowise_scheduler.options.registry import READERS, Enabled
-from topowise_scheduler.overlay.fit_together import FitTogetherService
-from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacement, GroupPlacer
+from topowise_scheduler.overlay.fit_together import FitTogetherService, GroupPlacement, GroupPlacer
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.serve.extender.binding import Binder
 from topowise_scheduler.serve.extender.evictions import Evictions
-from topowise_scheduler.serve.extender.explaining import Explainer
-from topowise_scheduler.serve.extender.fitting import fit_together
+from topowise_scheduler.serve.extender.explaining import Explainer, fit_together
 from topowise_scheduler.serve.extender.replies import NotReady, Observer, Reply, Verb
 from topowise_scheduler.serve.extender.verbs import Verbs, table
 from topowise_scheduler.verdicts import strategies

@@ -12,9 +12,8 @@ from scheduling import Service, sent
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.serve.extender.replies import NotReady, Verb
-from topowise_scheduler.serve.volcano.allocations import Allocations
+from topowise_scheduler.serve.volcano.allocations import Allocations, Victims
 from topowise_scheduler.serve.volcano.verbs import Verbs, table
-from topowise_scheduler.serve.volcano.victims import Victims
 from topowise_scheduler.verdicts import strategies
 
 RECORDED: Final = Path(__file__).parents[1] / "unit" / "scheduler" / "serve" / "volcano" / "recorded"

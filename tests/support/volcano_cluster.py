@@ -18,7 +18,6 @@ import time
 from collections import Counter, defaultdict
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import yaml
@@ -27,7 +26,7 @@ from real_cluster import PODS, Cluster
 from sandbox import controlplane
 from sandbox.apiserver import documents
 from sandbox.controlplane import ControlPlane
-from sandbox.processes import Process, free_ports
+from sandbox.processes import Process, Servers, free_ports
 from topowise import pods
 from topowise.errors import ApiError
 from topowise.kube.api import MERGE_PATCH
@@ -84,48 +83,39 @@ def configuration(prefix: str, *, extender: bool, numa_aware: bool, reclaims: bo
     return {**document, **({"actions": actions} if actions else {})}
 
 
-class VolcanoScheduler:
+class VolcanoScheduler(Servers):
     """volcano-scheduler as a context manager; its configuration and `log` are files below `work`. Flags are 1.16's."""
 
     def __init__(self, plane: ControlPlane, document: Json, work: Path) -> None:
         self._plane = plane
         self._document = document
         self._work = work
-        self._stack = ExitStack()
         self.log = work / f"{BINARY}.log"
 
-    def __enter__(self) -> VolcanoScheduler:
+    def _start(self, stack: ExitStack) -> None:
         # The folder of the configuration is watched: a log in it would be read again at each of its lines.
         watched = self._work / "conf"
         watched.mkdir(parents=True)
         (watched / "volcano-scheduler.conf").write_text(yaml.safe_dump(self._document, sort_keys=False))
-        with ExitStack() as stack:
-            # A socket's path must be short.
-            sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="volcano-"))
-            health, address = free_ports(2)
-            arguments = [
-                "env",
-                f"DEBUG_SOCKET_DIR={sockets}",
-                str(self._plane.folder / BINARY),
-                f"--kubeconfig={self._plane.kubeconfig(self._work / 'kubeconfig')}",
-                f"--scheduler-conf={watched / 'volcano-scheduler.conf'}",
-                f"--schedule-period={_PERIOD}",
-                "--leader-elect=false",
-                "--cache-dumper=false",
-                "--enable-healthz",
-                f"--healthz-address=127.0.0.1:{health}",
-                f"--listen-address=127.0.0.1:{address}",
-                "-v=3",
-            ]
-            child = stack.enter_context(Process(BINARY, arguments, self.log))
-            child.wait_until_ready(f"http://127.0.0.1:{health}/healthz")
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.close()
+        # A socket's path must be short.
+        sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="volcano-"))
+        health, address = free_ports(2)
+        arguments = [
+            "env",
+            f"DEBUG_SOCKET_DIR={sockets}",
+            str(self._plane.folder / BINARY),
+            f"--kubeconfig={self._plane.kubeconfig(self._work / 'kubeconfig')}",
+            f"--scheduler-conf={watched / 'volcano-scheduler.conf'}",
+            f"--schedule-period={_PERIOD}",
+            "--leader-elect=false",
+            "--cache-dumper=false",
+            "--enable-healthz",
+            f"--healthz-address=127.0.0.1:{health}",
+            f"--listen-address=127.0.0.1:{address}",
+            "-v=3",
+        ]
+        child = stack.enter_context(Process(BINARY, arguments, self.log))
+        child.wait_until_ready(f"http://127.0.0.1:{health}/healthz")
 
 
 class VolcanoCluster(Cluster):

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from sandbox.apiserver import answers, discovery, documents, patches, routing, selectors
+from sandbox.apiserver import answers, documents, patches, routing, selectors
 from sandbox.apiserver.errors import Json, StatusError, bad_request, cause, invalid, success, unsupported_media_type
 from sandbox.apiserver.levers import Answer, Delay, Drop, Journal, Levers, RequestInfo
 from sandbox.apiserver.registry import ListOptions, Registry, WriteOptions
@@ -133,21 +133,21 @@ class Front:
         if target.group is not None:
             if target.rest:
                 raise routing.missing(catalog, target)
-            document = discovery.resources(catalog, target.group, target.version)
+            document = routing.resources(catalog, target.group, target.version)
         elif request.path in _HEALTH:
             return answers.text("ok")
         elif target.rest == ("version",):
-            document = discovery.VERSION
+            document = routing.VERSION
         elif target.rest == ("api",):
-            document = discovery.core_versions(request.host)
+            document = routing.core_versions(request.host)
         elif target.rest == ("apis",):
-            document = discovery.groups(catalog)
+            document = routing.groups(catalog)
         elif len(target.rest) == 2 and target.rest[0] == "apis":
-            document = discovery.group(catalog, target.rest[1])
+            document = routing.group(catalog, target.rest[1])
         elif target.rest == ("openapi", "v3"):
-            document = discovery.openapi_index(catalog)
+            document = routing.openapi_index(catalog)
         elif target.rest[:2] == ("openapi", "v3"):
-            document = discovery.openapi(catalog, "/".join(target.rest[2:]))
+            document = routing.openapi(catalog, "/".join(target.rest[2:]))
         if document is None:
             raise routing.NoSuchGroupError
         return answers.json_response(document)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from sandbox import simulated_time
-from sandbox.apiserver import crds, ownership, patches, pods, selectors, strategy
+from sandbox.apiserver import ownership, patches, pods, resources, selectors, strategy
 from sandbox.apiserver.deletion import CRDS, Remover
 from sandbox.apiserver.errors import (
     Json,
@@ -268,7 +268,7 @@ class Registry:
             return Written(Revision(site.resource.kind, self.store.number, prepared), True)
         revision, resource_key = self.store.put(site.resource, prepared), site.resource.key
         if resource_key == CRDS:
-            self.catalog.add(crds.resource_of(revision.object))
+            self.catalog.add(resources.resource_of(revision.object))
         if resource_key == "events.events.k8s.io":
             self.store.put(self.catalog["events"], _core_event(prepared))
         return Written(revision, True)
@@ -293,7 +293,7 @@ class Registry:
             return Written(self._remover.remove(resource, self.get(site)), False)
         revision = self.store.put(resource, new)
         if resource.key == CRDS and not site.subresource:
-            self.catalog.add(crds.resource_of(crds.with_defaults(revision.object)))
+            self.catalog.add(resources.resource_of(resources.with_defaults(revision.object)))
         return Written(revision, False)
 
     def delete(self, site: Site, options: Json, *, dry_run: bool = False) -> tuple[Revision, bool]:

@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sandbox.apiserver import crds, pods
+from sandbox.apiserver import pods, resources
 from sandbox.apiserver.errors import Json, bad_request, cause, conflict, invalid
 from sandbox.apiserver.resources import Resource
 
@@ -124,14 +124,14 @@ def _defaulted(site: Site, obj: Json, now: str) -> Json:
         case "namespaces":
             return {**obj, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
         case "customresourcedefinitions.apiextensions.k8s.io":
-            return crds.with_defaults(obj)
+            return resources.with_defaults(obj)
     return obj
 
 
 def pruned(site: Site, obj: Json) -> Json:
     """Returns a custom object without fields that its version does not know; built-in objects unchanged."""
     schema = site.resource.version(site.version).schema
-    return obj if schema is None else crds.pruned(obj, schema)
+    return obj if schema is None else resources.pruned(obj, schema)
 
 
 def in_version(site: Site, obj: Json) -> Json:

@@ -14,8 +14,7 @@ import msgspec
 from sandbox.kubescheduler import cache as pods
 from sandbox.kubescheduler.cache import Attempt, Cache, PodInfo, fit_error, said
 from sandbox.kubescheduler.extender import Extender, ExtenderError
-from sandbox.kubescheduler.fit import Cycle, Decision
-from sandbox.kubescheduler.preemption import Preemption
+from sandbox.kubescheduler.fit import Cycle, Decision, Preemption
 from sandbox.kubescheduler.queue import Event, QueuedPod, SchedulingQueue
 from sandbox.kubescheduler.status import EventWriter, StatusWriter
 from topowise.errors import ApiError

@@ -1,10 +1,10 @@
 """Decides Kueue's AdmissionChecks of our controller name: does a Workload fit at once, aligned?
 
 Kueue reserves the quota of a Workload first, then waits for its checks, then starts its pods. The leader places the
-pods of the Workload together on copies of the nodes (fit_together/). If all fit, they are reserved for a while and the
-check is Ready; each pod of the job takes the place of a reserved copy when kube-scheduler asks for it. If not all fit,
-the check is Retry with a pause, or Rejected if no node could take a pod even if it were empty. With scale-up it stays
-Pending while nodes for the missing pods are requested, and the other pods keep their reservations.
+pods of the Workload together on copies of the nodes (overlay/fit_together.py). If all fit, they are reserved for a
+while and the check is Ready; each pod of the job takes the place of a reserved copy when kube-scheduler asks for it. If
+not all fit, the check is Retry with a pause, or Rejected if no node could take a pod even if it were empty. With
+scale-up it stays Pending while nodes for the missing pods are requested, and the other pods keep their reservations.
 
 Invariant: the states on the Workloads are the state. Every replica reserves for the pods of Ready Workloads that are
 not bound yet, for the rest of the time: kube-scheduler may ask any replica, and a new leader decides after that.
@@ -37,8 +37,7 @@ from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.refusal_texts import not_together
 from topowise_scheduler.explain.text import plural
-from topowise_scheduler.overlay.fit_together import FitTogether, FitTogetherService, GroupPlacement
-from topowise_scheduler.overlay.fit_together.group_placement import MOST_PODS
+from topowise_scheduler.overlay.fit_together import MOST_PODS, FitTogether, FitTogetherService, GroupPlacement
 from topowise_scheduler.report import timestamps
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 

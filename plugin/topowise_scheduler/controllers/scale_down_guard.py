@@ -26,7 +26,7 @@ from topowise.runtime.event_loop import sliced
 from topowise.runtime.log import OncePerChange, kv
 from topowise_scheduler.controllers import controller, objects, pod_lists
 from topowise_scheduler.ledger.gates.gate import may_get_exclusive
-from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacer
+from topowise_scheduler.overlay.fit_together import GroupPlacer
 from topowise_scheduler.overlay.overlay import NodeCopy, Overlay
 from topowise_scheduler.overlay.scale_up.relocations import Relocations
 from topowise_scheduler.overlay.trial import Trial

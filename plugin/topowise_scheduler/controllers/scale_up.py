@@ -33,10 +33,9 @@ from topowise_scheduler.controllers.scale_up_demand import Demand, units
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.explain.text import plural
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay.scale_up import budget, node_groups, packing, placeholders
+from topowise_scheduler.overlay.scale_up import budget, node_groups, placeholders
 from topowise_scheduler.overlay.scale_up.budget import Budget, Limits
-from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
-from topowise_scheduler.overlay.scale_up.packing import PlannedNode
+from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, PlannedNode, Profile
 from topowise_scheduler.overlay.scale_up.placeholders import LABEL, Placeholder
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.report import timestamps
@@ -225,11 +224,11 @@ class ScaleUp:
                 profiles[group] = profile
         ordered = sorted(profiles.values(), key=_size)
         are_coming = [profiles[group] for group in self._coming(known, groups) if group in profiles]
-        coming = [packing.empty_node(self._cluster, profile) for profile in are_coming]
+        coming = [node_groups.empty_node(self._cluster, profile) for profile in are_coming]
         turns = {record.uid: turn for turn, record in enumerate(wanted)}
         requests: list[tuple[int, str, Sequence[PlannedNode]]] = []
         for records in units(wanted):
-            plan, gang = packing.pack(self._cluster, records, ordered, coming), records[0].group
+            plan, gang = node_groups.pack(self._cluster, records, ordered, coming), records[0].group
             if gang and plan.unplaced:
                 count = plural(len(plan.unplaced), "pod")
                 refusals[gang] = f"{count} would not be aligned by an empty node of a group that may be requested now"

@@ -15,7 +15,7 @@ from topowise_scheduler.controllers.controller import in_turn
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.waiting import looking
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacer
+from topowise_scheduler.overlay.fit_together import GroupPlacer
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import Pod

@@ -15,6 +15,7 @@ import msgspec
 
 from topowise import cpuset
 from topowise.steering import RESOURCE as MARKER
+from topowise_scheduler.explain import refusal_texts
 from topowise_scheduler.explain.merge_table import MergeTable, merge_table
 from topowise_scheduler.explain.text import enumerated, rough_duration, with_unit
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
@@ -141,8 +142,8 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
         if judged is None or self.verdict == "not reported":
             return self
         affinity = tuple(
-            AffinityExplanation(str(wish), outcome, why)
-            for wish, outcome, why in zip(judged.affinity_terms, judged.outcomes, judged.whys, strict=True)
+            AffinityExplanation(str(wish), outcome, refusal_texts.affinity(outcome, reason))
+            for wish, outcome, reason in zip(judged.affinity_terms, judged.outcomes, judged.reasons, strict=True)
         )
         text = "; ".join((self.text, *map(str, affinity)))
         return msgspec.structs.replace(self, text=text, device_affinity=affinity)

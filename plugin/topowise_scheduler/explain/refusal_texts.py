@@ -11,6 +11,7 @@ from topowise_scheduler.verdicts.refusals import OF_KUBELET, PREFIX, Reason, Ref
 
 if TYPE_CHECKING:
     from topowise_scheduler.ledger.ledger import Ledger
+    from topowise_scheduler.options.device_affinity import outcomes
 
 _WITH_PREFIX: Final[Mapping[Refusal, str]] = {
     Refusal.NOT_NOW: "no room that the kubelet could align",
@@ -84,6 +85,24 @@ TEXTS: Final[Mapping[int, str]] = {
     **{int(refusal): words for refusal, words in _WITHOUT_PREFIX.items()},
 }
 """By the number of the refusal, with "" for a node that is not refused (0)."""
+# By the outcome of a term of device affinity, and by the kind of the reason against it.
+_AFFINITY: Final[Mapping[str, str]] = {
+    "sure": "every choice of the kubelet meets it",
+    "possible": "it depends on the devices that the kubelet takes: {}",
+    "impossible": "no choice of the kubelet meets it: {}",
+    "unknown": "{}",
+}
+_AGAINST: Final[Mapping[str, str]] = {
+    "nothing": "",
+    "unlisted": "not all of its devices are known",
+    "no paths": "no report has the PCI paths of the node's devices",
+    "no path": "no report has the PCI path of {}",
+    "refused": "the kubelet refuses the pod",
+    "not examined": "not all choices can be examined",
+    "unconfirmed": "no report has confirmed the placement of its newest pods",
+    "apart": "{} and {} are {distance} apart",
+    "two apart": "two of {} at {} are {distance} apart",
+}
 
 
 def text(reason: Reason | None) -> str:
@@ -99,6 +118,16 @@ def bare(reason: Reason) -> str:
 def value(reason: Reason | None) -> str:
     """Returns what is the same for all nodes of a reason: a refusal's name, or words as they are; "" for None."""
     return reason.name if isinstance(reason, Refusal) else reason or ""
+
+
+def affinity(outcome: outcomes.Outcome, reason: outcomes.Reason) -> str:
+    """Returns why a term of device affinity has this outcome on a node."""
+    return _AFFINITY[outcome].format(against(reason))
+
+
+def against(reason: outcomes.Reason) -> str:
+    """Returns what is against a term of device affinity."""
+    return _AGAINST[reason.kind].format(*reason.devices, distance=reason.distance or "an unknown distance")
 
 
 def unschedulable(reasons: Mapping[Reason, int]) -> str:

@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from topowise import pods
-from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
+from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods, LowerPriorityPods
 from topowise_scheduler.ledger.node.history import Entry, Evidence
 from topowise_scheduler.ledger.node.node_state import NodeState
 from topowise_scheduler.ledger.pods.placements import Placements
 from topowise_scheduler.ledger.pods.pod_states import BookingState, PodState, PodStates
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.ledger.rows.lower_priority_pods import LowerPriorityPods
 from topowise_scheduler.ledger.rows.node_states import NodeStates
 from topowise_scheduler.verdicts.engine import Engine
 

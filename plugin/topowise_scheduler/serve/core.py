@@ -22,7 +22,7 @@ from topowise_scheduler.ledger.pods.records import Records
 from topowise_scheduler.ledger.watch import reflectors
 from topowise_scheduler.options.registry import READERS
 from topowise_scheduler.overlay.fit_together import FitTogetherService
-from topowise_scheduler.overlay.scale_up import declared_groups
+from topowise_scheduler.overlay.scale_up import node_groups
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.template_nodes import TemplateNodes
 from topowise_scheduler.overlay.trial import Trial
@@ -93,4 +93,4 @@ def _declared_groups(settings: ScaleUp) -> Mapping[GroupLabels, Profile]:
             contents[path] = files.read_regular(path)
         except OSError as exc:
             raise ConfigError("scaleUp.declaredGroups", f"{path} cannot be read: {exc.strerror}") from exc
-    return declared_groups.profiles_of(settings.declared_groups, contents, settings.group_labels)
+    return node_groups.profiles_of(settings.declared_groups, contents, settings.group_labels)

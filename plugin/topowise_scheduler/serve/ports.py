@@ -17,12 +17,11 @@ from topowise_scheduler.serve.extender import callers, http, replies, verbs
 from topowise_scheduler.serve.extender.binding import Binder
 from topowise_scheduler.serve.extender.callers import Callers
 from topowise_scheduler.serve.extender.evictions import Evictions
-from topowise_scheduler.serve.extender.fitting import fit_together
+from topowise_scheduler.serve.extender.explaining import fit_together
 from topowise_scheduler.serve.extender.replies import Verb
 from topowise_scheduler.serve.extender.verbs import Verbs
 from topowise_scheduler.serve.volcano import verbs as volcano
-from topowise_scheduler.serve.volcano.allocations import Allocations
-from topowise_scheduler.serve.volcano.victims import Victims
+from topowise_scheduler.serve.volcano.allocations import Allocations, Victims
 
 # 5,000 full Node objects are about 40 MB.
 _MAX_BODY: Final = 64 << 20

@@ -41,7 +41,7 @@ from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.steering.leases import NodeSteering
 from topowise_scheduler.overlay.overlay import NodeCopy
-from topowise_scheduler.overlay.scale_up import packing, placeholders
+from topowise_scheduler.overlay.scale_up import node_groups, placeholders
 from topowise_scheduler.overlay.scale_up.node_groups import Profile
 from topowise_scheduler.serve.extender.binding import Binder
 from topowise_scheduler.verdicts.kube_scheduler import Node
@@ -142,7 +142,7 @@ def lease(name: str, metadata: Document, refusal: str = "of Leases of steering, 
 def placeholder(refusal: str, labels: Document | None = None, name: str = "", **changed: Any) -> Write:
     """A pod like a placeholder, but for these labels, this name, or these fields of its spec or its container."""
     records = [Service().put(waiting_pod("waits"))]
-    planned = packing.empty_node(Service().trial, Profile((("pool", "a"),), EMPTY))
+    planned = node_groups.empty_node(Service().trial, Profile((("pool", "a"),), EMPTY))
     planned.records += records
     document = placeholders.document(planned, ["metal-0"], PLACEHOLDERS, "theft")
     document["metadata"]["labels"] = document["metadata"]["labels"] if labels is None else labels
@@ -487,7 +487,7 @@ class Acting:
             now=lambda: time.time() + later,
         )
         record = self.record(put(self.cluster, "to-scale-up"))
-        planned = packing.empty_node(Service().trial, Profile((("pool", "a"),), EMPTY))
+        planned = node_groups.empty_node(Service().trial, Profile((("pool", "a"),), EMPTY))
         planned.records.append(record)
         created = await leader._create(planned, [], [Node("metal-0", hostname="metal-0")])
         await leader._patch(created, placeholders.node_patch(created.uid, "metal-0", time.time()))

@@ -18,7 +18,7 @@ from soak.worlds import Courses, admits, gives_anything, gives_memory, places, s
 from topowise import pods
 from topowise.attributes import confirmation
 from topowise_scheduler.kubelet import Kubelet, cost
-from topowise_scheduler.ledger.gates.quarantine import QUARANTINE_S
+from topowise_scheduler.ledger.gates.node_gates import QUARANTINE_S
 
 Fate = Literal["unheard", "untold", "unbound", "unlisted", "old report", "refused"]
 

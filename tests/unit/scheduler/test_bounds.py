@@ -25,13 +25,13 @@ from topowise_scheduler.kubelet.shared_allocations import single, single_resourc
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 from topowise_scheduler.ledger.gates import capacity
-from topowise_scheduler.ledger.gates.quarantine import Quarantine
+from topowise_scheduler.ledger.gates.node_gates import Quarantine
 from topowise_scheduler.ledger.node.possible_placements import Possible
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.ledger.pods import records as records_of_pods
-from topowise_scheduler.ledger.rows import possible_rows, same_states
+from topowise_scheduler.ledger.rows import node_states, possible_rows
+from topowise_scheduler.ledger.rows.node_states import SameStates
 from topowise_scheduler.ledger.rows.possible_rows import PossibleRows
-from topowise_scheduler.ledger.rows.same_states import SameStates
 from topowise_scheduler.report import exact as exact_report
 from topowise_scheduler.report import hardware, synthetic_machine, texts
 from topowise_scheduler.report.shape import PodRequests
@@ -149,7 +149,7 @@ def test_pods_that_were_asked_about_are_bounded_in_bytes_and_go_with_their_event
 
 
 def test_a_quarantine_is_bounded_in_pairs_and_the_oldest_node_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topowise_scheduler.ledger.gates.quarantine._MOST", 20)
+    monkeypatch.setattr("topowise_scheduler.ledger.gates.node_gates._MOST_PAIRS", 20)
     quarantine = Quarantine(Engine())
     for number in range(30):
         quarantine.put(b"%d" % (number % 3), f"n{number // 3}", float(number))
@@ -218,7 +218,7 @@ def full_node(count: int, number: int, devices: int = 0) -> Possible:
 
 
 def test_states_are_recognised_within_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(same_states, "_MOST_BYTES", 1 << 18)
+    monkeypatch.setattr(node_states, "_MOST_NUMBER_BYTES", 1 << 18)
     states, alike = SameStates(), full_node(2, 0)
     empty = alike.node.emptied()
     assert states.number(empty, alike) == states.number(empty, alike)

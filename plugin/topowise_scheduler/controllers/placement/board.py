@@ -2,7 +2,7 @@
 
 Between two pods of a burst a handful of nodes change. A board evaluates only these nodes, so the next choice costs the
 same on 5,000 nodes as on 50. Similar nodes pass through the same states while they fill, so the level of a state is
-reused for the next node in that state (ledger/rows/same_states.py).
+reused for the next node in that state (ledger/rows/node_states.py).
 
 Invariant: after `refresh`, the first of `best` is the node that an evaluation of all nodes would give. Nodes without a
 report are not on a board.

@@ -7,6 +7,7 @@ from typing import Final
 
 from topowise import pods
 from topowise.placement import GATE
+from topowise_scheduler.explain import refusal_texts
 from topowise_scheduler.explain.text import plural
 from topowise_scheduler.kubectl.console import seconds_since
 from topowise_scheduler.kubectl.doctor.finding import Finding
@@ -114,10 +115,11 @@ def _apart(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Repor
             continue
         allocated = report.held.get(name)
         distances = () if allocated is None else observed(terms, record.needs, allocated, report.places)
-        for wish, (is_met, why) in zip(terms, distances, strict=False):
+        for wish, (is_met, reason) in zip(terms, distances, strict=False):
             if is_met is False:
                 yield Finding(
-                    "pods", "warning", "pod", ("/".join(name),), f"device affinity {wish} is not met: {why}",
+                    "pods", "warning", "pod", ("/".join(name),),
+                    f"device affinity {wish} is not met: {refusal_texts.against(reason)}",
                     "the kubelet takes any devices near its NUMA nodes, or the devices that the device plug-in prefers",
                     "delete the pod, so that it is placed anew; require instead of prefer keeps it from such nodes",
                 )  # fmt: skip

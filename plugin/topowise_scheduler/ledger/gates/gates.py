@@ -19,12 +19,8 @@ from topowise_scheduler.kubelet.trial import first_refusal
 from topowise_scheduler.ledger.gates.capacity import CapacityGate
 from topowise_scheduler.ledger.gates.gate import FITS, Draft, Gate, Question
 from topowise_scheduler.ledger.gates.ignored_pods import IgnoredPods
-from topowise_scheduler.ledger.gates.new_nodes import NewNodes
+from topowise_scheduler.ledger.gates.node_gates import NewNodes, PolicyGate, Quarantine, ReservedPlaces, SlowAdmissions
 from topowise_scheduler.ledger.gates.option import Option
-from topowise_scheduler.ledger.gates.policy import PolicyGate
-from topowise_scheduler.ledger.gates.quarantine import Quarantine
-from topowise_scheduler.ledger.gates.reserved_places import ReservedPlaces
-from topowise_scheduler.ledger.gates.slow_admissions import SlowAdmissions
 from topowise_scheduler.ledger.gates.unconfirmed import UnconfirmedNodes
 from topowise_scheduler.ledger.node import admission_order
 from topowise_scheduler.ledger.pods.exporter_pods import ExporterPods, ExporterSettings

@@ -29,8 +29,7 @@ import msgspec
 from topowise import fingerprint, pods
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.pod import ContainerView
-from topowise_scheduler.ledger.node.event_windows import ENDED_KEPT_S, LATE_S
-from topowise_scheduler.ledger.node.history import Ended, Entry, History, Precision, precision_of
+from topowise_scheduler.ledger.node.history import ENDED_KEPT_S, LATE_S, Ended, Entry, History, Precision, precision_of
 from topowise_scheduler.ledger.node.pod_parts import own_amounts
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.report import Placements, PodName, Report

@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.trial import is_same_node
-from topowise_scheduler.ledger.node.event_windows import EARLY_S, LATE_S
-from topowise_scheduler.ledger.node.history import Ended, Entry, History
+from topowise_scheduler.ledger.node.history import EARLY_S, LATE_S, Ended, Entry, History
 from topowise_scheduler.ledger.node.pod_parts import holds_own
 from topowise_scheduler.ledger.node.same_zones import same_zones
 from topowise_scheduler.ledger.pods.pod_states import BookingState

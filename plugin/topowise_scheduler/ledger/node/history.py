@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
+from typing import Final
 
 import msgspec
 
@@ -26,10 +27,16 @@ from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.allocated_nodes import nodes_of_cpus
 from topowise_scheduler.kubelet.device_table import DeviceTable
 from topowise_scheduler.kubelet.masks import Mask, mask_of
-from topowise_scheduler.ledger.node.event_windows import ENDED_KEPT_S
 from topowise_scheduler.ledger.pods.pod_states import BookingState
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.report import Placements, PodName, Report
+
+# Seconds for which the service is unsure of the order of events on a node.
+# It hears of simultaneous events of the API server within EARLY_S, and of events on a node within LATE_S.
+EARLY_S: Final = 0.2
+LATE_S: Final = 2.0
+# A report that lists an ended pod is taken for an old report for so long, and for the present state after that.
+ENDED_KEPT_S: Final = 120.0
 
 
 class Precision(IntEnum):

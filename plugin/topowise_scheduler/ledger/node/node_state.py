@@ -18,9 +18,8 @@ from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.ledger.node import confirmation
 from topowise_scheduler.ledger.node.confirmation import Comparison
 from topowise_scheduler.ledger.node.event_orders import distinct, moved, possible_states
-from topowise_scheduler.ledger.node.event_windows import ENDED_KEPT_S
 from topowise_scheduler.ledger.node.fold import Course, Fold, confirmed, gives_back, is_bare, lists, may_matter
-from topowise_scheduler.ledger.node.history import Ended, Entry, Evidence, FinishedPods, History, Resize
+from topowise_scheduler.ledger.node.history import ENDED_KEPT_S, Ended, Entry, Evidence, FinishedPods, History, Resize
 from topowise_scheduler.ledger.node.pod_parts import holds_anything, is_of_any_size, own_amounts
 from topowise_scheduler.ledger.node.possible_placements import Possible
 from topowise_scheduler.ledger.node.uncertainty import doubts, highest, is_settled

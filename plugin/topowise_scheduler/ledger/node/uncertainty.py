@@ -15,8 +15,7 @@ from math import inf
 from typing import NamedTuple
 
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.ledger.node.event_windows import EARLY_S, ENDED_KEPT_S, LATE_S
-from topowise_scheduler.ledger.node.history import Ended, Entry, History
+from topowise_scheduler.ledger.node.history import EARLY_S, ENDED_KEPT_S, LATE_S, Ended, Entry, History
 from topowise_scheduler.ledger.node.pod_parts import has_choice_of_devices, holds_own, is_of_any_size, position_of
 from topowise_scheduler.ledger.pods.pod_states import BookingState
 

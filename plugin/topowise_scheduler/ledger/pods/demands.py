@@ -56,7 +56,7 @@ class OptionDemand(msgspec.Struct, frozen=True, gc=False):
         self, needs: pods.Needs, held: Mapping[str, Placement], places: Mapping[str, Located]
     ) -> Iterator[tuple[bool | None, str]]:
         """Yields for each part of the demand whether what the kubelet gave the containers meets it (None if that is not
-        known), and the part and the reason in words. `places`: the PCI functions of devices by id."""
+        known), and the part with the devices that it concerns. `places`: the PCI functions of devices by id."""
         return iter(())
 
 

@@ -2,7 +2,7 @@
 
 The engine judges the possible states of a node as nodes of their own, under names that no node can have.
 
-States are kept by the number of the node's state (same_states.py), as other nodes come into the same state.
+States are kept by the number of the node's state (node_states.py), as other nodes come into the same state.
 
 Invariant: an answer has a row for each possible state of each node of the question, and no other row. A change of a
 node costs the rows of this node.

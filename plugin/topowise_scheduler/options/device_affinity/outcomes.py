@@ -34,20 +34,26 @@ _REFUSALS: Final[Mapping[Outcome, Refusal]] = {
     "impossible": Refusal.NOT_NEAR,
     "unknown": Refusal.PLACES_UNKNOWN,
 }
-_WHYS: Final[Mapping[Outcome, str]] = {
-    "sure": "every choice of the kubelet meets it",
-    "possible": "it depends on the devices that the kubelet takes: {}",
-    "impossible": "no choice of the kubelet meets it: {}",
-    "unknown": "{}",
-}
 # Under these policies the node's possible placements cover every placement of an unconfirmed pod.
 _COVERED_POLICIES: Final = ("none", "restricted", "single-numa-node")
 
-Verdict = tuple[bool | None, str]
+
+class Reason(NamedTuple):
+    """What is against a term. `devices`: those it concerns, "resource id"; of "two apart" the resource and the PCI path
+    of both. `distance`: how far they are from each other, "" if unknown."""
+
+    kind: Literal[
+        "nothing", "unlisted", "no paths", "no path", "refused", "not examined", "unconfirmed", "apart", "two apart"
+    ]
+    devices: tuple[str, ...] = ()
+    distance: str = ""
+
+
+Verdict = tuple[bool | None, Reason]
 """Whether a term is met, None if that is not known, and the reason against it."""
 
-_MET: Final[Verdict] = (True, "")
-_UNLISTED: Final[Verdict] = (None, "not all of its devices are known")
+_MET: Final[Verdict] = (True, Reason("nothing"))
+_UNLISTED: Final[Verdict] = (None, Reason("unlisted"))
 
 
 class DeviceAffinity(OptionDemand, frozen=True, gc=False):
@@ -64,8 +70,8 @@ class DeviceAffinity(OptionDemand, frozen=True, gc=False):
         self, needs: Needs, held: Mapping[str, Placement], places: Mapping[str, Located]
     ) -> Iterator[tuple[bool | None, str]]:
         """See `OptionDemand`."""
-        for term, (is_met, why) in zip(self.terms, observed(self.terms, needs, held, places), strict=True):
-            yield is_met, f"{term}: {why}"
+        for term, (is_met, reason) in zip(self.terms, observed(self.terms, needs, held, places), strict=True):
+            yield is_met, f"{term}: {', '.join(reason.devices)} {reason.distance}"
 
 
 NO_TERMS: Final = DeviceAffinity()
@@ -89,11 +95,11 @@ class Devices(NamedTuple):
 
 
 class AffinityVerdict(msgspec.Struct, frozen=True):
-    """The outcome of each term with a reason for people, and of all required terms together ("" without any)."""
+    """The outcome of each term with the reason against it, and of all required terms together ("" without any)."""
 
     affinity_terms: tuple[AffinityTerm, ...]
     outcomes: tuple[Outcome, ...]
-    whys: tuple[str, ...]
+    reasons: tuple[Reason, ...]
     required: Outcome | Literal[""]
 
     @property
@@ -113,9 +119,9 @@ class _Tally:
     def __init__(self, terms: tuple[AffinityTerm, ...]) -> None:
         self._terms = terms
         self._required = [at for at, term in enumerate(terms) if term.strength == "require"]
-        self._reasons: list[dict[bool | None, str]] = [{} for _ in range(len(terms) + bool(self._required))]
-        self.doubt = ""
-        """Why other allocations may exist, "" if all were examined."""
+        self._reasons: list[dict[bool | None, Reason]] = [{} for _ in range(len(terms) + bool(self._required))]
+        self.doubt: Reason | None = None
+        """Why other allocations may exist, None if all were examined."""
 
     def add(self, verdicts: Sequence[Verdict]) -> None:
         """Counts an allocation: a verdict for each term."""
@@ -131,15 +137,14 @@ class _Tally:
     def judged(self) -> AffinityVerdict:
         """The outcomes."""
         outcomes = [self._outcome(reasons) for reasons in self._reasons]
-        whys = [
-            _WHYS[outcome].format(reasons.get(False) or reasons.get(None) or self.doubt)
-            for outcome, reasons in zip(outcomes, self._reasons, strict=True)
+        against = [
+            reasons.get(False) or reasons.get(None) or self.doubt or Reason("nothing") for reasons in self._reasons
         ]
         count = len(self._terms)
         required = outcomes[-1] if self._required else ""
-        return AffinityVerdict(self._terms, tuple(outcomes[:count]), tuple(whys[:count]), required)
+        return AffinityVerdict(self._terms, tuple(outcomes[:count]), tuple(against[:count]), required)
 
-    def _outcome(self, reasons: Mapping[bool | None, str]) -> Outcome:
+    def _outcome(self, reasons: Mapping[bool | None, Reason]) -> Outcome:
         if len(reasons) == 1 and None not in reasons and not self.doubt:
             return "sure" if True in reasons else "impossible"
         return "possible" if True in reasons else "unknown"
@@ -163,7 +168,7 @@ def judge(
         tally.add([_MET] * len(terms))
         return tally.judged()
     if not devices.places:
-        tally.add([(None, "no report has the PCI paths of the node's devices")] * len(terms))
+        tally.add([(None, Reason("no paths"))] * len(terms))
         return tally.judged()
     resources = frozenset(name for term in terms for name in term.resources)
     for state in states:
@@ -171,15 +176,15 @@ def judge(
         choices = Choices(state, view(state), resources, KnownDevices(devices.places, unconfirmed, settings.rules))
         for allocation in choices:
             if allocation is None:
-                tally.add([(False, "the kubelet refuses the pod")] * len(terms))
+                tally.add([(False, Reason("refused"))] * len(terms))
                 continue
             tally.add([_of_pod(term, counts, allocation) for term, counts in zip(terms, requested, strict=True)])
             if tally.is_settled:
                 return tally.judged()
         if not choices.is_complete:
-            tally.doubt = "not all choices can be examined"
+            tally.doubt = Reason("not examined")
         elif any(unconfirmed.values()) and len(state.node_ids) > 1 and policy not in _COVERED_POLICIES:
-            tally.doubt = "no report has confirmed the placement of its newest pods"
+            tally.doubt = Reason("unconfirmed")
     return tally.judged()
 
 
@@ -241,15 +246,15 @@ def _of_container(term: AffinityTerm, counts: Mapping[DeviceClass, int]) -> Verd
             continue
         if first.located is None or second.located is None:
             unknown = first if first.located is None else second
-            verdict = None, f"no report has the PCI path of {unknown.resource} {unknown.sample}"
+            verdict = None, Reason("no path", (f"{unknown.resource} {unknown.sample}",))
         elif first.is_one_function if first is second else first.located.address == second.located.address:
             continue
         elif not term.allows(first.located.place, second.located.place):
-            distance = pci.distance(first.located.place, second.located.place) or "an unknown distance"
+            distance = pci.distance(first.located.place, second.located.place) or ""
             if first is second:
-                return False, f"two of {first.resource} at {'/'.join(first.located.place.path)} are {distance} apart"
-            pair = f"{first.resource} {first.sample} and {second.resource} {second.sample}"
-            return False, f"{pair} are {distance} apart"
+                return False, Reason("two apart", (first.resource, "/".join(first.located.place.path)), distance)
+            pair = f"{first.resource} {first.sample}", f"{second.resource} {second.sample}"
+            return False, Reason("apart", pair, distance)
     return verdict
 
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from topowise_scheduler.overlay import preemption
 from topowise_scheduler.overlay.defrag.bound import Bound
 from topowise_scheduler.overlay.defrag.movable import Movable
-from topowise_scheduler.overlay.defrag.scene import Scene
+from topowise_scheduler.overlay.defrag.scene import Change, Cluster, Scene, Step
 from topowise_scheduler.overlay.overlay import NodeCopy, Placement
 from topowise_scheduler.overlay.preemption import Running
+from topowise_scheduler.overlay.trial import Trial
+from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 MAX_SETS: Final = 100_000
 _MAX_TRIALS: Final = 4_000
@@ -148,3 +152,173 @@ def _placements(scene: Scene, origin: str, leaving: Sequence[Movable], left: lis
         after = scene.move(leaving[0], origin, name)
         if after is not None:
             yield from _placements(after, origin, leaving[1:], left)
+
+
+class Exhaustive:
+    """Tries every plan, the shortest first, for small clusters; a plan may also move pods to make room for moved pods.
+
+    Moves of all pods to all nodes in every order are tried, until `count` target pods fit.
+    """
+
+    def __init__(self, movers: Mapping[str, Sequence[Movable]], count: int) -> None:
+        self._movers = [(mover, name) for name, here in movers.items() for mover in here]
+        self._count = count
+        self._left = _MAX_TRIALS
+        self.shortest = 1
+        """All plans with fewer moves were tried and failed."""
+
+    def find(self, scene: Scene, most: int) -> Scene | None:
+        """Returns the scene of the shortest plan of at most `most` moves, None if no plan was found."""
+        while self.shortest <= most and len(self._movers) * self.shortest < self._left:
+            goal = self._extended(scene, self.shortest, "")
+            if goal is not None:
+                return goal
+            if self._left <= 0:
+                return None
+            self.shortest += 1
+        return None
+
+    def _extended(self, scene: Scene, moves: int, last: str) -> Scene | None:
+        if not moves:
+            self._left -= 1
+            filled = scene.fill(self._count)
+            return filled if filled.arrived >= self._count else None
+        goal = self._after_placing(scene, moves, last)
+        if goal is not None:
+            return goal
+        for mover, name in self._movers:
+            if mover.uid == last:
+                continue
+            origin = scene.moved.get(mover.uid, name)
+            for target in scene.cluster.classes.of(mover.pod, mover.replacement).possible:
+                if target == origin:
+                    continue
+                self._left -= 1
+                if self._left <= 0:
+                    return None
+                after = scene.move(mover, origin, target)
+                goal = None if after is None else self._extended(after, moves - 1, mover.uid)
+                if goal is not None:
+                    return goal
+        return None
+
+    def _after_placing(self, scene: Scene, moves: int, last: str) -> Scene | None:
+        """Places a target pod before the next move: with several target pods the order can matter."""
+        if scene.arrived + 1 >= self._count:
+            return None
+        for name in scene.target_nodes():
+            self._left -= 1
+            if self._left <= 0:
+                return None
+            after = scene.place(name)
+            goal = None if after is None else self._extended(after, moves, last)
+            if goal is not None:
+                return goal
+        return None
+
+
+class Shortfall(msgspec.Struct, frozen=True):
+    """Why at most `most` moves make no room for all target pods, but for `reached`: no node would take such a pod
+    whatever pods left it, none would have room if all movable pods left it, or the pods that would have to leave fit
+    nowhere else. `is_certain`: every plan was tried."""
+
+    reason: Literal["no node", "no room", "nowhere else"]
+    reached: int
+    most: int
+    is_certain: bool = True
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Steps in execution order, or `why` there are none.
+
+    `already`: target pods that fit as it is. `is_least`: no plan has fewer moves; otherwise such a plan may exist.
+    """
+
+    steps: Sequence[Step]
+    already: int
+    is_least: bool
+    why: Shortfall | None = None
+    changes: Sequence[Change] = ()
+
+    @property
+    def moves(self) -> int:
+        """Returns the number of moves."""
+        return sum(step.kind == "move" for step in self.steps)
+
+
+def plan(
+    trial: Trial,
+    target: Pod,
+    count: int,
+    movers: Sequence[Movable],
+    most: int,
+    *,
+    progress: Progress = lambda _: None,
+) -> Plan:
+    """Returns the plan with the fewest moves, at most `most`, after which `count` target pods fit. Raises ParseError
+    for a pod that cannot be read.
+
+    Room is made for the target pods in turn. For a single pod the plan is the shortest if `Search` has tried every set
+    of pods. For several pods it need not be, and a moved pod may need another move to make room for it. So in a small
+    cluster all shorter plans are tried as well; only in these two cases a plan is called the shortest.
+    """
+    cluster = Cluster(trial, target)
+    start = Scene(cluster, cluster.overlay)
+    scene = start.fill(count)
+    already = scene.arrived
+    if already >= count:
+        return _planned(scene, already, is_least=True)
+    by_node = _by_node(movers)
+    search = Search(by_node, progress)
+    goal, reached = _opened(scene, search, count, most, progress)
+    moves = most + 1 if goal is None else len(goal.moved)
+    if goal is not None and _is_least(search, moves, missing=count - already):
+        return _planned(goal, already, is_least=True)
+    exhaustive = Exhaustive(by_node, count)
+    shorter = exhaustive.find(start, moves - 1)
+    if shorter is not None:
+        return _planned(shorter, already, is_least=True)
+    if goal is not None:
+        return _planned(goal, already, is_least=exhaustive.shortest >= moves)
+    tried_all = exhaustive.shortest > most
+    return Plan((), already, is_least=tried_all, why=_why(cluster, search, reached, most, tried_all=tried_all))
+
+
+def _planned(scene: Scene, already: int, *, is_least: bool) -> Plan:
+    return Plan(scene.steps, already, is_least, changes=tuple(scene.changes()))
+
+
+def _opened(scene: Scene, search: Search, count: int, most: int, progress: Progress) -> tuple[Scene | None, int]:
+    """Returns the scene with all target pods, None if some do not fit, and the number of pods that fit."""
+    while scene.arrived < count:
+        opened = search.open(scene, most - len(scene.moved))
+        if opened is None:
+            return None, scene.arrived
+        # The moves may have made room for several pods.
+        scene = opened.fill(count)
+        progress(f"room for {scene.arrived} of {count} with {len(scene.moved)} moves")
+    return scene, scene.arrived
+
+
+def _is_least(search: Search, moves: int, *, missing: int) -> bool:
+    """Returns whether no plan has fewer moves.
+
+    At least `fewest_leaving` pods must leave a node. A plan that also moves pods to make room for moved pods has at
+    least one move more, so a plan of that many moves is a shortest plan too.
+    """
+    fewest = search.fewest_leaving
+    return moves == 1 or (missing == 1 and search.tried_all and fewest is not None and moves <= fewest + 1)
+
+
+def _by_node(movers: Sequence[Movable]) -> Mapping[str, Sequence[Movable]]:
+    by_node: dict[str, list[Movable]] = {}
+    for mover in movers:
+        by_node.setdefault(mover.record.node, []).append(mover)
+    return by_node
+
+
+def _why(cluster: Cluster, search: Search, reached: int, most: int, *, tried_all: bool) -> Shortfall:
+    if not cluster.homes.possible:
+        return Shortfall("no node", reached, most)
+    has_leaving = search.fewest_leaving is not None
+    return Shortfall("nowhere else" if has_leaving else "no room", reached, most, tried_all or search.tried_all)

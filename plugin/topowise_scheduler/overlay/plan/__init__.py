@@ -7,10 +7,9 @@ are in values.py; changes.py and machines.py apply a change to nodes; fleet.py a
 scenario.py decides a scenario; search.py finds the smallest change. Nothing here does I/O or reads a clock.
 """
 
-from topowise_scheduler.overlay.plan.descriptions import read_machine
-from topowise_scheduler.overlay.plan.filling import Placed, fill
+from topowise_scheduler.overlay.plan.filling import Placed
 from topowise_scheduler.overlay.plan.fleet import Fleet, Scheduler
-from topowise_scheduler.overlay.plan.inventory import inventory_of, pod_of
+from topowise_scheduler.overlay.plan.inventory import inventory_of, pod_of, read_machine
 from topowise_scheduler.overlay.plan.machines import regular, with_numa_nodes
 from topowise_scheduler.overlay.plan.scenario import decide, fleet_of
 from topowise_scheduler.overlay.plan.search import Found, smallest
@@ -49,7 +48,6 @@ __all__ = [
     "Waits",
     "Workload",
     "decide",
-    "fill",
     "fleet_of",
     "inventory_of",
     "pod_of",

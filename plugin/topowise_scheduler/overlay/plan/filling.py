@@ -1,14 +1,11 @@
-"""Fills a fleet: the copies of workloads, pods in random order until none fits, and the pods of a trace in time."""
+"""Fills a fleet: the copies of workloads, and the pods of a trace in time."""
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from random import Random
 from typing import Final, NamedTuple
-
-import msgspec
 
 from topowise_scheduler.overlay.plan.fleet import Fleet, Kind
 from topowise_scheduler.overlay.plan.values import Arrival, Waits, Workload, WorkloadResult
@@ -95,67 +92,6 @@ def _name(workload: Workload, number: int) -> tuple[str, str]:
     metadata = workload.pod.metadata
     name = metadata.name if workload.count == 1 and not workload.is_on_every_node else f"{metadata.name}-{number}"
     return metadata.namespace or "default", name
-
-
-class Stream(msgspec.Struct):
-    """A random order of kinds of pods by their frequencies, equal for equal seeds until kinds are excluded."""
-
-    frequencies: list[int]
-    random: Random
-    kinds: list[int] = []
-
-    def __post_init__(self) -> None:
-        self.kinds = list(range(len(self.frequencies)))
-
-    def next(self) -> int:
-        """Returns the index of the next kind."""
-        return self.random.choices(self.kinds, self.frequencies)[0]
-
-    def only(self, kinds: set[int]) -> None:
-        """Restricts the stream from now on."""
-        chosen = sorted(kinds)
-        self.frequencies = [self.frequencies[self.kinds.index(kind)] for kind in chosen]
-        self.kinds = chosen
-
-
-class Mixed(NamedTuple):
-    """A fleet that takes no further pod of a mix: `first` pods ran when the first pod fitted nowhere."""
-
-    first: int
-    placed: list[Placed]
-    is_complete: bool
-
-
-def fill(fleet: Fleet, workloads: Sequence[Workload], seed: int, control: Control = go_on) -> Mixed:
-    """Places pods of a mix in random order, each workload as often as its count says, until none of them fits."""
-    kinds = [fleet.kind(workload.pod) for workload in workloads]
-    stream = Stream([max(1, workload.count or 1) for workload in workloads], Random(seed))
-    living, stuck = set(range(len(workloads))), set[int]()
-    placed, first = list[Placed](), -1
-    while living - stuck and len(placed) < MOST_PODS:
-        index = stream.next()
-        if index in stuck:
-            continue
-        refusals = fleet.kubelet_refusals
-        node = fleet.find(kinds[index])
-        if first < 0 and (node is None or fleet.kubelet_refusals > refusals):
-            first = len(placed)
-        if node is None and fleet.may_change(kinds[index]):
-            stuck.add(index)
-            continue
-        if node is None:
-            # No pod ends, so a kind that fits nowhere never fits again.
-            living.discard(index)
-            if living:
-                stream.only(living)
-            continue
-        uid = f"mix/{len(placed)}"
-        fleet.bind(kinds[index], uid, _name(workloads[index], len(placed)), node)
-        stuck.clear()
-        placed.append(Placed(index, node, uid))
-        if control("pod", len(placed), 0):
-            return Mixed(len(placed) if first < 0 else first, placed, is_complete=False)
-    return Mixed(len(placed) if first < 0 else first, placed, is_complete=True)
 
 
 class Played(NamedTuple):

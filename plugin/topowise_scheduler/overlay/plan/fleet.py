@@ -6,46 +6,88 @@ Invariant: a pod is bound only where the gates, kube-scheduler's filters and the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from random import Random
-from typing import Final, Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise.pods import Needs
-from topowise_scheduler.ledger.answers import Question, part
+from topowise.pods import Amounts, Needs
+from topowise_scheduler.ledger.answers import Question
 from topowise_scheduler.ledger.gates.gate import FITS
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.steering.gate import SteeringOption
 from topowise_scheduler.overlay.overlay import NodeCopy
-from topowise_scheduler.overlay.plan.sums import Scores, Sums
 from topowise_scheduler.overlay.plan.values import KUBE_SCHEDULER, PlanError
 from topowise_scheduler.overlay.simulated_ledger import SimulatedLedger
 from topowise_scheduler.verdicts import strategy_names
-from topowise_scheduler.verdicts.kube_scheduler import Pod
+from topowise_scheduler.verdicts.kube_scheduler import Node, Pod
 from topowise_scheduler.verdicts.refusals import Reason
-from topowise_scheduler.verdicts.strategies import scale
 
-# kube-scheduler multiplies an extender's score (0 to 10) with the extender's weight and with 100 / 10.
-_EXTENDER_TOP: Final = 10
-_EXTENDER_WEIGHT: Final = 50
+TOP: Final = 100
+_PODS = "pods"
+_ANY = 1 << 62
 Indices = NDArray[np.intp]
+Scores = NDArray[np.int64]
+
+
+class Sums:
+    """The requests on nodes as kube-scheduler sums them, for all nodes at once, and its scores by these sums: those of
+    NodeResourcesFit and NodeResourcesBalancedAllocation, 0 to 100.
+
+    An array of shape (nodes,) for each resource. A node that is None has no limits: its Node is unknown.
+    """
+
+    def __init__(self, nodes: Sequence[Node | None]) -> None:
+        names = dict.fromkeys(name for node in nodes if node is not None for name in node.allocatable)
+        unknown = np.array([node is None for node in nodes], np.bool_)
+        self._unlimited = np.where(unknown, _ANY, 0)
+        self.allocatable = {
+            name: np.array([_ANY if node is None else node.allocatable.get(name, 0) for node in nodes], np.int64)
+            for name in names
+        }
+        self.requested: dict[str, NDArray[np.int64]] = {}
+
+    def add(self, at: int, requests: Amounts | Mapping[str, int], pods: int = 1) -> None:
+        """Adds the requests of pods to a node; takes them away if `pods` is negative."""
+        for name, amount in (*requests.items(), (_PODS, 1)):
+            self._requested(name)[at] += amount * pods
+
+    def least_allocated(self, needs: Needs) -> Scores:
+        """Returns the scores of NodeResourcesFit's LeastAllocated."""
+        # Rounds down twice, as noderesources/least_allocated.go does.
+        cpus, memory = [(total - used) * TOP // np.maximum(total, 1) for total, used in self.shares(needs)]
+        return (cpus + memory) // 2
+
+    def balanced(self, needs: Needs) -> Scores:
+        """Returns the scores of NodeResourcesBalancedAllocation; the deviation of two shares is half their distance."""
+        (cpus, used_cpus), (memory, used_memory) = self.shares(needs)
+        shares = [
+            np.minimum(used / np.maximum(total, 1), 1) for total, used in ((cpus, used_cpus), (memory, used_memory))
+        ]
+        scores: Scores = ((1 - np.abs(shares[0] - shares[1]) / 2) * TOP).astype(np.int64)
+        return scores
+
+    def shares(self, needs: Needs) -> Iterator[tuple[Scores, Scores]]:
+        """Yields allocatable and requested amounts of CPUs and memory, the pod included."""
+        for name in ("cpu", "memory"):
+            yield self._allocatable(name), self._requested(name) + needs.requests.get(name, 0)
+
+    def _allocatable(self, name: str) -> NDArray[np.int64]:
+        return self.allocatable.get(name, self._unlimited)
+
+    def _requested(self, name: str) -> NDArray[np.int64]:
+        requested = self.requested.get(name)
+        if requested is None:
+            requested = self.requested[name] = np.zeros(self._unlimited.size, np.int64)
+        return requested
 
 
 class Scheduler(msgspec.Struct, frozen=True):
-    """A scheduler: a strategy of topowise, or KUBE_SCHEDULER, whose `blind` score is of sums alone.
-
-    `is_beside`: kube-scheduler's own scores are added, as in a cluster. `ties`: takes any of the best nodes instead of
-    the first; `is_coarse`: scores are an extender's, 0 to 10.
-    """
+    """A scheduler: a strategy of topowise, or KUBE_SCHEDULER, whose score is of sums alone."""
 
     strategy: str = "TightFit"
-    blind: Literal["default", "least", "most"] = "default"
-    is_beside: bool = False
-    is_coarse: bool = False
-    ties: Random | None = None
 
     def __post_init__(self) -> None:
         if self.strategy != KUBE_SCHEDULER and self.strategy not in strategy_names.NAMES:
@@ -123,7 +165,7 @@ class Fleet:
         changes = self._states.changes
         at = self._all if kind.refused_at is None else self._changed_since(kind.refused_at)
         at = at[self.accepted(kind)[at]]
-        name = self._by_gates(kind, needs, at) if at.size else None
+        name = self.by_gates(kind, needs, at) if at.size else None
         if name is None:
             kind.refused_at = changes
         return name
@@ -148,14 +190,14 @@ class Fleet:
         if kind.needs is not None and not kind.record.is_too_large:
             at = self._all[self.accepted(kind)]
             if at.size:
-                fits[at] = self.ledger.answers.verdicts(self._question(kind, at)).outcomes == FITS
+                fits[at] = self.ledger.answers.verdicts(self.question(kind, at)).outcomes == FITS
         return fits
 
     def why(self, kind: Kind) -> dict[Reason, int]:
         """Returns the refusals of the pod, or kube-scheduler's own words, with the number of their nodes."""
         if kind.needs is None or kind.record.is_too_large:
             return {str(kind.record.problem): len(self.names)}
-        verdicts = self.ledger.answers.verdicts(self._question(kind, self._all))
+        verdicts = self.ledger.answers.verdicts(self.question(kind, self._all))
         reasons: Counter[Reason] = Counter()
         for at, (_, objection) in enumerate(self.ledger.trial.refusals(kind.record, self.names)):
             reason = verdicts.refusal(at) if objection is None else objection.words
@@ -190,30 +232,22 @@ class Fleet:
         """Lets `end` know a pod that was on its node before."""
         self._bound[uid] = self._index[node], needs.requests
 
-    def _by_gates(self, kind: Kind, needs: Needs, at: Indices) -> str | None:
-        answers, question = self.ledger.answers, self._question(kind, at)
+    def by_gates(self, kind: Kind, needs: Needs, at: Indices) -> str | None:
+        """Returns the best of these nodes, as the service would have it, None if none takes the pod."""
+        answers, question = self.ledger.answers, self.question(kind, at)
         fitting = np.flatnonzero(answers.verdicts(question).outcomes == FITS)
         if not fitting.size:
             return None
-        if not (self.scheduler.is_coarse or self.scheduler.is_beside):
-            best = answers.best(question, fitting, 1)
-            # Only nodes without a report have no rating.
-            return question.names[int(best[0]) if best.size else int(fitting[0])]
-        scores = answers.scores(part(question, fitting))
-        if self.scheduler.is_beside:
-            own = self.sums.least_allocated(needs) + self.sums.balanced(needs)
-            scores = scores * _EXTENDER_WEIGHT + own[at[fitting]]
-        return self.names[self._one_of(at[fitting], scores)]
+        best = answers.best(question, fitting, 1)
+        # Only nodes without a report have no rating.
+        return question.names[int(best[0]) if best.size else int(fitting[0])]
 
     def _by_sums(self, kind: Kind, needs: Needs, at: Indices) -> str | None:
         """Sends the pod to the best node by sums: after a refusal its controller makes another pod, which goes to a
         node of the same score, and nowhere if there is none."""
-        scores = self._blind_scores()(needs)[at]
-        at = at[scores == scores.max()]
-        while at.size:
-            index = self._one_of(at, np.zeros(at.size, np.int64))
+        scores = self.blind_scores(needs)[at]
+        for index in self.ties(at[scores == scores.max()]):
             name = self.names[index]
-            at = at[at != index]
             changed_at = self._states.changed_at(name)
             if kind.kubelet_refused.get(name) == changed_at:
                 continue
@@ -224,21 +258,16 @@ class Fleet:
             self.kubelet_refusals += 1
         return None
 
-    def _blind_scores(self) -> Callable[[Needs], Scores]:
-        by_name: dict[str, Callable[[Needs], Scores]] = {
-            "least": self.sums.least_allocated,
-            "most": self.sums.most_allocated,
-        }
-        return by_name.get(
-            self.scheduler.blind, lambda needs: self.sums.least_allocated(needs) + self.sums.balanced(needs)
-        )
+    def blind_scores(self, needs: Needs) -> Scores:
+        """Returns kube-scheduler's own scores of all nodes (nodes,)."""
+        return self.sums.least_allocated(needs) + self.sums.balanced(needs)
 
-    def _one_of(self, at: Indices, scores: Scores) -> int:
-        best = at[scores == scores.max()].tolist()
-        index: int = best[0] if self.scheduler.ties is None else self.scheduler.ties.choice(best)
-        return index
+    def ties(self, at: Indices) -> Iterable[int]:
+        """Returns indices of equally good nodes in the order in which they are tried."""
+        return map(int, at)
 
-    def _question(self, kind: Kind, at: Indices) -> Question:
+    def question(self, kind: Kind, at: Indices) -> Question:
+        """Returns the question about a pod on these nodes."""
         requests = kind.record.requests
         assert requests is not None
         if at.size == len(self.names):
@@ -249,8 +278,3 @@ class Fleet:
     def _changed_since(self, changes: int) -> Indices:
         changed = {self._index[name] for name in self._states.changed_since(changes) if name in self._index}
         return np.array(sorted(changed), np.intp)
-
-
-def top_score(scheduler: Scheduler) -> int:
-    """Returns the highest score of the answers that the scheduler reads."""
-    return _EXTENDER_TOP if scheduler.is_coarse or scheduler.is_beside else scale.RAW_MAX

@@ -20,9 +20,8 @@ from topowise_scheduler.overlay import defrag
 from topowise_scheduler.overlay.plan import filling
 from topowise_scheduler.overlay.plan.changes import ChangedNode, changed_nodes, restart_of
 from topowise_scheduler.overlay.plan.filling import Control, Filled, Placed, go_on
-from topowise_scheduler.overlay.plan.fleet import Fleet, Scheduler, top_score
+from topowise_scheduler.overlay.plan.fleet import Fleet, Scheduler
 from topowise_scheduler.overlay.plan.values import (
-    TODAY,
     Change,
     Inventory,
     PlannedNode,
@@ -37,6 +36,7 @@ from topowise_scheduler.report import Report, kubelet_of
 from topowise_scheduler.report.restart_forecast import NodeRestart, foresee_state
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import Pod, is_daemon, unbound, unexamined
+from topowise_scheduler.verdicts.strategies import scale
 
 _replace = msgspec.structs.replace
 _RESOURCES: Final = ("cpu", "memory")
@@ -196,17 +196,16 @@ def _restarted(
     return ChangedNode(_replace(changed.node, report=reported_state(report, after, names)), changed.empty)
 
 
-def fleet_of(inventory: Inventory, scheduler: Scheduler, change: Change = TODAY) -> Fleet:
-    """Returns the nodes after a change, without pods, to be filled by the caller. Raises PlanError and
-    KubeletStartError."""
-    scenario = Scenario(inventory, change=change, existing="ignore")
-    return _fleet(_site(scenario), scenario, scheduler)
+def fleet_of(inventory: Inventory, scheduler: Scheduler, *, top_score: int = scale.RAW_MAX) -> Fleet:
+    """Returns the nodes without pods, to be filled by the caller. Raises PlanError and KubeletStartError."""
+    scenario = Scenario(inventory, existing="ignore")
+    return _fleet(_site(scenario), scenario, scheduler, top_score)
 
 
-def _fleet(site: _Site, scenario: Scenario, scheduler: Scheduler) -> Fleet:
+def _fleet(site: _Site, scenario: Scenario, scheduler: Scheduler, top_score: int = scale.RAW_MAX) -> Fleet:
     """Returns the fleet with the pods that keep their nodes."""
     strategy = "TightFit" if scheduler.is_blind else scheduler.strategy
-    ledger = SimulatedLedger(strategy, top_score=top_score(scheduler))
+    ledger = SimulatedLedger(strategy, top_score=top_score)
     objects = [changed.node.object for changed in site.nodes if changed.node.object is not None]
     # Pods that wait are no part of the nodes, unless they are nominated; a plan has its own pods.
     ledger.fill(site.staying, objects, scenario.inventory.now, lambda _: _LONG_AGO)

@@ -6,16 +6,14 @@ model decides: `choose` keeps kube-scheduler's victims and adds the least harmfu
 refuse. Everything is a function of values.
 
 - roster.py: the pods in kube-scheduler's order, and the harm of a set of pods;
-- trials.py: tries sets on the kubelet model;
 - shares.py: the pods' shares of the requested resources;
-- cover.py: a least harmful set within limits;
-- search.py: the fewest violated budgets, then the least harm;
-- victims.py: confirms the answer.
+- cover.py: tries sets on the kubelet model, and searches a least harmful one within limits;
+- search.py: the fewest violated budgets, then the least harm; every answer is confirmed.
 
 Upstream: pkg/scheduler/framework/preemption, pkg/scheduler/framework/plugins/defaultpreemption (1.36).
 """
 
 from topowise_scheduler.overlay.preemption.roster import Choice, Running
-from topowise_scheduler.overlay.preemption.victims import choose, choose_on
+from topowise_scheduler.overlay.preemption.search import choose, choose_on
 
 __all__ = ["Choice", "Running", "choose", "choose_on"]

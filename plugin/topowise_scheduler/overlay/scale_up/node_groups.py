@@ -3,18 +3,26 @@
 The empty node of a group is known from its reported nodes: a report has the machine and the kubelet's configuration,
 which give the node without pods. Nodes of a group may differ (a new machine image, another kubelet configuration), so a
 profile has all distinct kubelets of the group, and a pod must be aligned by each of them. A group without a reported
-node has no profile unless it is declared (declared_groups.py): a wrong profile would add useless nodes.
+node has no profile unless it is declared (`profiles_of`): a wrong profile would add useless nodes.
+
+A packing says how many empty nodes of which groups the pods need, and which pods go to each node. Pods are placed in
+order: on the first node of the packing that takes the pod, else on a new node of the first profile that does. For pods
+of equal requests and a single group no packing has fewer nodes; for other pods it is first fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
-from topowise.pods import Amounts
-from topowise_scheduler.kubelet import Kubelet
+from topowise import documents, kubeletconfig
+from topowise.errors import ConfigError, TopowiseError
+from topowise.pods import Amounts, amount_of
+from topowise_scheduler import report
+from topowise_scheduler.configuration import NodeGroup
+from topowise_scheduler.kubelet import Kubelet, version_of
 from topowise_scheduler.kubelet.trial import constant_parts
 from topowise_scheduler.ledger.ledger import Ledger
 from topowise_scheduler.ledger.nodes import STARTUP_TAINT
@@ -28,6 +36,7 @@ GroupLabels = tuple[tuple[str, str], ...]
 """The group labels that a node has, sorted by key."""
 NEW_NODE: Final = "\0new"
 """The name of a new node on an overlay; no Node has such a name."""
+_NRT: Final = "NodeResourceTopology"
 
 # Kubelets of a group that are examined; nodes with more differences are no group.
 _MOST_KUBELETS: Final = 8
@@ -140,3 +149,126 @@ def _with_daemons(empty: Kubelet, records: Iterable[PodRecord]) -> Kubelet:
 
 def _is_temporary(taint: Taint) -> bool:
     return taint.key.startswith(_TEMPORARY_TAINTS)
+
+
+class PlannedNode(msgspec.Struct, eq=False):
+    """A new node of a group with the pods placed on it, and no other pods but its daemon pods."""
+
+    profile: Profile
+    overlay: Overlay
+    records: list[PodRecord] = msgspec.field(default_factory=list)
+
+    @property
+    def group(self) -> GroupLabels:
+        """The group of the node."""
+        return self.profile.group
+
+    def take(self, record: PodRecord) -> bool:
+        """Places a pod here if it fits. Returns whether it does."""
+        placed = self.overlay.place(record, NEW_NODE)
+        if isinstance(placed, Unfit):
+            return False
+        self.overlay = placed.overlay
+        self.records.append(record)
+        return True
+
+
+class Packing(msgspec.Struct, frozen=True):
+    """The new nodes with their pods, and the pods that no empty node of these groups takes."""
+
+    new_nodes: Sequence[PlannedNode]
+    unplaced: Sequence[PodRecord]
+
+
+def empty_node(cluster: Trial, profile: Profile) -> PlannedNode:
+    """Returns a node of a group with no pods but its daemon pods."""
+    return PlannedNode(profile, with_new_node(cluster, profile))
+
+
+def pack(
+    cluster: Trial, records: Iterable[PodRecord], profiles: Sequence[Profile], coming: Sequence[PlannedNode] = ()
+) -> Packing:
+    """Returns a packing of the pods in this order. Pods are placed on the nodes `coming` too, which change by that."""
+    nodes = list(coming)
+    unplaced: list[PodRecord] = []
+    # By class: the nodes before this index have refused a pod of the class, and nothing leaves a node.
+    full: dict[Hashable, int] = {}
+    for record in records:
+        key = (record.pod_class, record.namespace)
+        at = next((at for at in range(full.get(key, 0), len(nodes)) if nodes[at].take(record)), None)
+        if at is None:
+            at = len(nodes)
+            empty = (empty_node(cluster, profile) for profile in profiles)
+            new = next((node for node in empty if node.take(record)), None)
+            if new is None:
+                unplaced.append(record)
+            else:
+                nodes.append(new)
+        full[key] = at
+    return Packing(nodes[len(coming) :], unplaced)
+
+
+def profile_of(declared: NodeGroup, files: Mapping[str, bytes], keys: Sequence[str]) -> Profile:
+    """Returns the profile of a declared group; `files` are the contents by path. Raises ConfigError.
+
+    The file of a group is a NodeResourceTopology, saved while the group had a node, or the description of a machine, as
+    for plans (the output of `topowise-exporter machine`), with the configuration of its kubelet. A reported node of the
+    group takes precedence over the declaration.
+    """
+    group = group_of(declared.labels, keys)
+    path = f"scaleUp.declaredGroups, {declared.file}"
+    if not group:
+        raise ConfigError(path, f"labels has none of groupLabels ({', '.join(keys)}), expected one: it names the group")
+    try:
+        kubelet = _kubelet(declared, files)
+        stated = {name: amount_of(name, text) for name, text in declared.allocatable.items()}
+        used = {"pods": 0, **{name: amount_of(name, text) for name, text in declared.used.items()}}
+    except TopowiseError as exc:
+        raise ConfigError(path, str(exc)) from exc
+    allocatable: Amounts = {**kubelet.allocatable(), **stated}
+    taints = tuple([Taint(taint.key, taint.value, taint.effect) for taint in declared.taints])
+    node = Node("", allocatable=allocatable, labels=dict(declared.labels), taints=taints)
+    return Profile(group, NodeCopy((kubelet,), used, like="", node=node))
+
+
+def profiles_of(
+    declared: Sequence[NodeGroup], files: Mapping[str, bytes], keys: Sequence[str]
+) -> dict[GroupLabels, Profile]:
+    """Returns the profiles of the declared groups. Raises ConfigError."""
+    profiles: dict[GroupLabels, Profile] = {}
+    for entry in declared:
+        profile = profile_of(entry, files, keys)
+        if profile.group in profiles:
+            raise ConfigError(f"scaleUp.declaredGroups, {entry.file}", "declares a group that an entry before declares")
+        profiles[profile.group] = profile
+    return profiles
+
+
+def _kubelet(declared: NodeGroup, files: Mapping[str, bytes]) -> Kubelet:
+    """Returns the kubelet without pods. Raises TopowiseError."""
+    text = files[declared.file]
+    document = documents.load(text)
+    if isinstance(document, dict) and document.get("kind") == _NRT:
+        return _of_report(declared, document)
+    # Imported on demand: only machine descriptions need the planner.
+    from topowise_scheduler.overlay.plan import NodeType, read_machine
+
+    machine = read_machine(text, declared.file)
+    if not declared.kubelet_config:
+        raise ConfigError(
+            declared.file, "describes a machine, expected kubeletConfig, the configuration of its kubelet"
+        )
+    settings = kubeletconfig.parse(files[declared.kubelet_config], source=declared.kubelet_config)
+    configuration = kubeletconfig.with_defaults(settings)
+    return NodeType(machine, configuration, version_of(declared.kubelet_version)).kubelet()
+
+
+def _of_report(declared: NodeGroup, document: dict[str, Any]) -> Kubelet:
+    try:
+        read = report.read_bytes(msgspec.json.encode(document), lambda _: (declared.kubelet_version, (), None))
+    except msgspec.DecodeError as exc:
+        raise ConfigError(declared.file, f"is no {_NRT}: {exc}") from exc
+    if read.over_budget or not document.get("zones") or (read.precision == "counts" and read.problems):
+        problems = "; ".join(read.problems) or "it has no zones"
+        raise ConfigError(declared.file, f"{problems}, expected a {_NRT} as an exporter writes it")
+    return read.empty

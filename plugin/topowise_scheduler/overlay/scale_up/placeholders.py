@@ -20,8 +20,7 @@ import msgspec
 from topowise import quantity
 from topowise.pods import Amounts, Condition
 from topowise_scheduler.ledger.pods.records import PLACEHOLDER_SCHEDULER, PodRecord
-from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels
-from topowise_scheduler.overlay.scale_up.packing import PlannedNode
+from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, PlannedNode
 from topowise_scheduler.report.timestamps import seconds, text
 from topowise_scheduler.verdicts.kube_scheduler import HOSTNAME, Requirement, Term
 

@@ -1,9 +1,11 @@
-"""GET /explain?pod=namespace/name, POST /explain with a manifest: why each node accepts or refuses the pod."""
+"""What would be: GET /explain?pod=namespace/name and POST /explain with a manifest, why each node accepts or refuses
+the pod; POST /fit-together with JSON or YAML of `FitTogether`, whether pods fit at once."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -15,8 +17,10 @@ from topowise.runtime.event_loop import collected
 from topowise.text import escaped_json_bytes
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.explanation import NodeExplanation
+from topowise_scheduler.explain.refusal_texts import not_together
 from topowise_scheduler.explain.waiting import looking
 from topowise_scheduler.explain.waiting_texts import step_of_refused
+from topowise_scheduler.overlay.fit_together import FitTogether, FitTogetherService, GroupPlacement
 from topowise_scheduler.serve.extender.replies import BadRequestError, NotReady, Query, Reply, check_ready
 from topowise_scheduler.verdicts import kube_scheduler
 
@@ -76,3 +80,36 @@ class Explainer:
 
     async def _of(self, pod: kube_scheduler.Pod, nodes: Sequence[str]) -> list[NodeExplanation]:
         return await collected(self._view.explaining(pod, list(nodes) or self._view.trial.names))
+
+
+async def fit_together(fitting: FitTogetherService, not_ready: NotReady, body: bytes) -> Reply:
+    """The placements, or why the pods do not fit. Raises BadRequestError and ParseError."""
+    check_ready(not_ready)
+    try:
+        request = msgspec.convert(documents.load(body), FitTogether)
+    except (msgspec.ValidationError, documents.DocumentError) as exc:
+        raise BadRequestError(f"request is no FitTogether: {exc}") from exc
+    if request.release:
+        return Reply(msgspec.json.encode({"released": fitting.release(request.release)}))
+    return Reply(escaped_json_bytes(msgspec.json.encode(_document(*await fitting.fit(request)))))
+
+
+def _document(result: GroupPlacement, reservation: str) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "fits": result.fits,
+        "placements": [
+            {
+                "pod": f"{placed.record.namespace}/{placed.record.name}",
+                "node": placed.node,
+                "containers": {name: place.as_json() for name, place in placed.containers.items()},
+            }
+            for placed in result.placements
+        ],
+    }
+    if not result.fits:
+        document["why"] = not_together(result.refused, result.refusing)
+    if result.not_examined:
+        document["notExamined"] = list(result.not_examined)
+    if reservation:
+        document["reservation"] = reservation
+    return document

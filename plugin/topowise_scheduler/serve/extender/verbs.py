@@ -6,6 +6,7 @@ without a reason. So every answer names every node, and a problem of the request
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import compress
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise import pods
+from topowise.runtime import clock
 from topowise_scheduler.ledger.answers import Answers, Question, Verdicts
 from topowise_scheduler.overlay.preemption import Choice
 from topowise_scheduler.overlay.scale_up.template_nodes import TemplateNodes
@@ -24,7 +26,6 @@ from topowise_scheduler.serve.extender.binding import Binder
 from topowise_scheduler.serve.extender.evictions import Evictions
 from topowise_scheduler.serve.extender.explaining import Explainer
 from topowise_scheduler.serve.extender.names import NameLists, Names
-from topowise_scheduler.serve.extender.prefetched import Prefetched, PrefetchedScores
 from topowise_scheduler.serve.extender.replies import (
     BadRequestError,
     NotReady,
@@ -38,6 +39,11 @@ from topowise_scheduler.verdicts.engine import Outcome
 from topowise_scheduler.verdicts.refusals import Refusal
 
 _NO_VICTIMS: Final = Choice((), 0)
+# kube-scheduler asks for scores within a few milliseconds after the verdicts, or never.
+_VALID_S: Final = 0.1
+# Pods that schedulers decide at the same time, and bytes of their names, each list with its answers.
+_MAX_PODS: Final = 4
+_MAX_BYTES: Final = 16 << 20
 
 
 class _Read(NamedTuple):
@@ -46,6 +52,59 @@ class _Read(NamedTuple):
     question: Question
     names: Names
     nodes: list[msgspec.Raw] | None
+
+
+class Prefetched(NamedTuple):
+    """Scores of the nodes that a filter has left; `judged_at` is the ledger's `changes` of its verdicts."""
+
+    question: Question
+    judged_at: int
+    scores: NDArray[np.int64]
+    names: Names
+
+    def answer(self, names: Names) -> bytes | None:
+        """The HostPriorityList of these names; None if they are not the names that were scored."""
+        if names is self.names:
+            return names.scored(self.scores)
+        by_name = dict(zip(self.names.names, self.scores.tolist(), strict=True))
+        if len(names.names) != len(by_name) or by_name.keys() != set(names.names):
+            return None
+        return wire.encode([wire.HostPriority(name, by_name[name]) for name in names.names])
+
+
+class PrefetchedScores:
+    """Scores that are computed after a filter, while kube-scheduler runs its own plug-ins, for the prioritize that
+    follows: the latest by pod uid, each for one prioritize and for a short time.
+
+    Without a prefetched score prioritize computes the same answer itself, so no call depends on an earlier call.
+    """
+
+    def __init__(self, clock: Callable[[], float] = clock.monotonic) -> None:
+        self._clock = clock
+        self._by_uid: OrderedDict[str, tuple[float, Prefetched]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        return bool(self._by_uid)
+
+    def put(self, scores: Prefetched) -> None:
+        """Scores of a pod without a uid are not kept."""
+        self.drop(scores.question.record.uid)
+        if scores.question.record.uid:
+            self._by_uid[scores.question.record.uid] = self._clock() + _VALID_S, scores
+        while len(self._by_uid) > _MAX_PODS or sum(entry.names.size for _, entry in self._by_uid.values()) > _MAX_BYTES:
+            self._by_uid.popitem(last=False)
+
+    def drop(self, uid: str) -> None:
+        """A new filter of the pod has begun."""
+        self._by_uid.pop(uid, None)
+
+    def take(self, uid: str, version: str) -> Prefetched | None:
+        """The scores of the pod in this resourceVersion, which are removed; None if they are missing or too old."""
+        valid_until, scores = self._by_uid.pop(uid, (0.0, None))
+        is_valid = (
+            scores is not None and scores.question.record.status.version == version and self._clock() <= valid_until
+        )
+        return scores if is_valid else None
 
 
 class Verbs:

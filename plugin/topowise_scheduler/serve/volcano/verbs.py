@@ -42,8 +42,7 @@ from topowise_scheduler.serve.extender.replies import (
 )
 from topowise_scheduler.serve.extender.wire import UNREADABLE
 from topowise_scheduler.serve.volcano import wire
-from topowise_scheduler.serve.volcano.allocations import Allocations
-from topowise_scheduler.serve.volcano.victims import Victims
+from topowise_scheduler.serve.volcano.allocations import Allocations, Victims
 from topowise_scheduler.serve.volcano.wire import Code, Status, Vote
 from topowise_scheduler.verdicts.engine import Outcome
 from topowise_scheduler.verdicts.refusals import Refusal

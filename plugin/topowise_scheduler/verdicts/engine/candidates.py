@@ -6,16 +6,22 @@ last axis of every array. So a strategy is a few numpy expressions over all node
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topowise.pods import Amounts, Kind, Needs
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.hints import Refused
+from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.report.shape import Shape
 from topowise_scheduler.verdicts.engine.node_groups import NodeGroup
 from topowise_scheduler.verdicts.engine.node_vector import CACHES, CPU, DISTANCES, NEARNESS, Key
+
+# Values of Ratings.in_cache. BY_COUNTS: a cache has enough free CPUs, and the model has not been asked.
+UNREPORTED, SPLIT, BY_COUNTS, SHARED = -1, 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +136,26 @@ def _containers(group: NodeGroup, shape: Shape, needs: Needs, devices: list[str]
         amounts |= {name: count for name, count in request.devices if count and name in devices}
         containers.append(AlignedContainer(container.name, container.kind, amounts))
     return tuple(containers)
+
+
+def in_one_cache(kubelet: Kubelet, containers: Iterable[tuple[int, int]]) -> bool:
+    """Returns whether the CPU manager takes the CPUs of each container from a single L3 cache. `containers` have a mask
+    of zones and a number of CPUs, in the order of admission, without plain init containers.
+
+    Free CPUs of a cache are necessary and not sufficient: before Kubernetes 1.34 an odd number of CPUs comes from
+    several caches (kubernetes#131850), and half-taken cores count against a cache.
+    """
+    assert kubelet.cpu is not None
+    topology, available = kubelet.topology, kubelet.cpu.available
+    for zones, count in containers:
+        near = 0
+        for zone in members(zones):
+            near |= topology.numa_cpus[zone]
+        try:
+            cpus = kubelet.cpu.policy.take(available & near, count, zones.bit_count())
+        except Refused:
+            return False
+        if not any(cpus & cache.cpus == cpus for cache in topology.uncores):
+            return False
+        available &= ~cpus
+    return True

@@ -24,8 +24,14 @@ from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.kubelet.trial import are_identical, constant_parts, trial
 from topowise_scheduler.report.shape import PodForm, PodRequests
 from topowise_scheduler.verdicts.engine import batch_admission
-from topowise_scheduler.verdicts.engine.candidates import Candidates, candidates_of
-from topowise_scheduler.verdicts.engine.l3_caches import BY_COUNTS, SHARED, SPLIT, in_one_cache
+from topowise_scheduler.verdicts.engine.candidates import (
+    BY_COUNTS,
+    SHARED,
+    SPLIT,
+    Candidates,
+    candidates_of,
+    in_one_cache,
+)
 from topowise_scheduler.verdicts.engine.node_groups import Columns, NodeGroup
 from topowise_scheduler.verdicts.engine.node_vector import Key, NodeVector, Traits, hardware_of, vector_of
 from topowise_scheduler.verdicts.engine.verdict_cache import (
@@ -78,7 +84,7 @@ class Rater(Protocol):
     """Rates each candidate by that node alone."""
 
     def rate(self, candidates: Candidates) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]:
-        """(nodes,) raw scores, ranks, and whether an L3 cache has enough CPUs (l3_caches.py)."""
+        """(nodes,) raw scores, ranks, and whether an L3 cache has enough CPUs (`in_one_cache`)."""
 
 
 class _RowsByName:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.verdicts.engine import Candidates, Ratings
-from topowise_scheduler.verdicts.engine.l3_caches import BY_COUNTS, SPLIT, UNREPORTED
+from topowise_scheduler.verdicts.engine.candidates import BY_COUNTS, SPLIT, UNREPORTED
 from topowise_scheduler.verdicts.strategies import ranks, scale
 from topowise_scheduler.verdicts.strategies.least_numa_nodes import LeastNUMANodes, NUMAAware
 from topowise_scheduler.verdicts.strategies.scale import Options, Strategy

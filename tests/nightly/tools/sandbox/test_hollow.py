@@ -15,7 +15,7 @@ from demo.cluster import EMULATED
 from sandbox import machines
 from sandbox.apiserver import ApiServer
 from sandbox.hollow import LIFETIME, Fleet, Pace, Pause, Reporting, Startup
-from sandbox.hollow.hardware import scanned
+from sandbox.hollow.fleet import scanned
 from topowise.kube.api import Api
 from topowise_exporter import machine as hardware
 from topowise_exporter.kubelet.state_files import parse_allocated_pods

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sandbox import machines
-from sandbox.hollow.hardware import scanned
+from sandbox.hollow.fleet import scanned
 from sandbox.kubelet.holdings import NodeHoldings
 from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.state_files import StateFiles

@@ -10,8 +10,7 @@ import pytest
 
 from sandbox.kubescheduler import fit
 from sandbox.kubescheduler.cache import Cache, PodInfo, Refused, decode, fit_error
-from sandbox.kubescheduler.fit import Cycle
-from sandbox.kubescheduler.preemption import Preemption
+from sandbox.kubescheduler.fit import Cycle, Preemption
 from topowise_scheduler.ledger.nodes import Nodes
 from topowise_scheduler.verdicts.kube_scheduler import Node
 

@@ -10,7 +10,7 @@ import pytest
 
 from topowise.errors import SourceError
 from topowise.kubeletconfig import MemoryReservation
-from topowise_exporter.kubelet.settings.config_files import FileSource, drop_ins, load, merge_patch
+from topowise_exporter.kubelet.settings.sources import FileSource, drop_ins, load, merge_patch
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 EVICTION = {

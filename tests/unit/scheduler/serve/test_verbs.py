@@ -11,7 +11,7 @@ from refusal_words import refusals
 from scheduling import Service, counts, pod, sent
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.overlay.preemption import Choice
-from topowise_scheduler.serve.extender import prefetched
+from topowise_scheduler.serve.extender import verbs as extender_verbs
 from topowise_scheduler.serve.extender.evictions import Evictions
 from topowise_scheduler.serve.extender.replies import REFUSED_BECAUSE, BadRequestError, Reply
 from topowise_scheduler.serve.extender.verbs import Verbs
@@ -138,7 +138,7 @@ class TestScoresThatAreReadyBeforeTheyAreAskedFor:
         answers = []
         for valid_s in (10.0, -1.0):
             service.report(counts("half", "4", included=()))
-            monkeypatch.setattr(prefetched, "_VALID_S", valid_s)
+            monkeypatch.setattr(extender_verbs, "_VALID_S", valid_s)
             sent(answering.filter(body(decided, list(self.ALL))))
             service.report(counts("half", "8", included=()))
             answers.append(read(answering.prioritize(body(decided, names))))
@@ -149,7 +149,7 @@ def test_a_filter_of_another_pod_does_not_remove_prefetched_scores(
     answering: Verbs, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two schedulers, or two profiles, may decide at the same time. Scores of four pods are kept."""
-    monkeypatch.setattr(prefetched, "_VALID_S", 10.0)
+    monkeypatch.setattr(extender_verbs, "_VALID_S", 10.0)
     nodes = ["half", "full", "unknown-node", "empty"]
     decided = [pod(name, "1", uid=f"uid-{name}", resourceVersion="7") for name in "abcdef"]
     for manifest in decided:
@@ -158,7 +158,7 @@ def test_a_filter_of_another_pod_does_not_remove_prefetched_scores(
     fresh = read(service.verbs(scores_ahead=False).prioritize(body(decided[0], left)))
     answers = [read(answering.prioritize(body(manifest, left))) for manifest in decided]
     assert [answer == fresh for answer in answers] == [True, True, False, False, False, False]
-    monkeypatch.setattr(prefetched, "_MAX_BYTES", 1)
+    monkeypatch.setattr(extender_verbs, "_MAX_BYTES", 1)
     sent(answering.filter(body(decided[0], nodes)))
     assert not answering._prefetched
 

@@ -6,7 +6,7 @@ import msgspec
 
 from scheduling import Service, exact, kubelet
 from steering_pods import marked, requiring
-from topowise_scheduler.overlay.fit_together.group_placement import GroupPlacer
+from topowise_scheduler.overlay.fit_together import GroupPlacer
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 

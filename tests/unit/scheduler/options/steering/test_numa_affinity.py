@@ -6,7 +6,7 @@ import pytest
 
 from topowise.errors import ParseError
 from topowise.pods import Metadata
-from topowise_scheduler.options.steering.numa_affinity import PodTerm, pod_terms
+from topowise_scheduler.options.steering.annotation import PodTerm, pod_terms
 
 METADATA = Metadata(name="a", namespace="ns", labels={"app": "cache"})
 

@@ -12,7 +12,7 @@ import pytest
 from claim_objects import ClaimService, claiming
 from refusal_words import refusals
 from scheduling import Service, exact, kubelet, pod
-from topowise_scheduler.serve.extender.fitting import fit_together
+from topowise_scheduler.serve.extender.explaining import fit_together
 
 
 def answer(service: Service, *documents: dict[str, Any]) -> dict[str, Any]:

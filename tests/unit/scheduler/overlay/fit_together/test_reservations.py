@@ -15,7 +15,7 @@ from topowise import pods
 from topowise.errors import ParseError
 from topowise_scheduler.ledger.pods.pod_states import State
 from topowise_scheduler.overlay.fit_together import FitTogether, FitTogetherService
-from topowise_scheduler.serve.extender.fitting import fit_together
+from topowise_scheduler.serve.extender.explaining import fit_together
 from topowise_scheduler.serve.extender.replies import BadRequestError
 from topowise_scheduler.verdicts import kube_scheduler
 

@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.overlay.preemption import Running, choose
+from topowise_scheduler.overlay.preemption.cover import Trials
 from topowise_scheduler.overlay.preemption.roster import PodSet, Roster
-from topowise_scheduler.overlay.preemption.search import Search
-from topowise_scheduler.overlay.preemption.trials import Trials
-from topowise_scheduler.overlay.preemption.victims import MAX_TRIALS
+from topowise_scheduler.overlay.preemption.search import MAX_TRIALS, Search
 
 from .conftest import node_of, pod_of, view_of
 

@@ -13,8 +13,7 @@ from topowise import nrt
 from topowise.errors import ConfigError
 from topowise_scheduler.configuration import NodeGroup, NodeTaint
 from topowise_scheduler.overlay.scale_up import node_groups
-from topowise_scheduler.overlay.scale_up.declared_groups import profile_of, profiles_of
-from topowise_scheduler.overlay.scale_up.node_groups import Profile
+from topowise_scheduler.overlay.scale_up.node_groups import Profile, profile_of, profiles_of
 from topowise_scheduler.verdicts.kube_scheduler import Pod
 
 KEYS = ("pool",)

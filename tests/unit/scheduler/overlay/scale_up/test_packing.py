@@ -13,7 +13,7 @@ from scheduling import Service, exact, kubelet, pod
 from steering_pods import requiring
 from topowise import pods
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.overlay.scale_up import node_groups, packing
+from topowise_scheduler.overlay.scale_up import node_groups
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 
 KEYS = ("pool", "type")
@@ -56,7 +56,7 @@ def test_a_node_without_a_group_label_is_in_no_group() -> None:
 def test_the_profile_of_a_group_is_a_full_node_without_its_pods() -> None:
     """3 and 4 CPUs: the full node takes none, the empty node both."""
     service = group_service("n1", running=("3", "4"))
-    plan = packing.pack(service.trial, records(service, "3", "4"), [known_profile(service)])
+    plan = node_groups.pack(service.trial, records(service, "3", "4"), [known_profile(service)])
     assert [len(node.records) for node in plan.new_nodes] == [2]
     assert not plan.unplaced
 
@@ -64,13 +64,13 @@ def test_the_profile_of_a_group_is_a_full_node_without_its_pods() -> None:
 def test_daemon_pods_are_on_the_empty_node_too() -> None:
     service = group_service("n1", running=("3", "4"))
     daemon = service.put(pod("daemon", "2", node="n1"))
-    plan = packing.pack(service.trial, records(service, "3", "4"), [known_profile(service, [daemon])])
+    plan = node_groups.pack(service.trial, records(service, "3", "4"), [known_profile(service, [daemon])])
     assert [len(node.records) for node in plan.new_nodes] == [1, 1]
 
 
 def test_a_pod_that_fits_in_sum_and_not_aligned_gets_no_node() -> None:
     service = group_service("n1", running=("1",))
-    plan = packing.pack(service.trial, records(service, "5"), [known_profile(service)])
+    plan = node_groups.pack(service.trial, records(service, "5"), [known_profile(service)])
     assert not plan.new_nodes
     assert [record.name for record in plan.unplaced] == ["w0"]
 
@@ -78,10 +78,10 @@ def test_a_pod_that_fits_in_sum_and_not_aligned_gets_no_node() -> None:
 def test_a_pod_must_be_aligned_by_each_kind_of_kubelet_of_the_group() -> None:
     """The older node would take 5 CPUs unaligned, the newer refuses them: nobody knows which kind comes next."""
     service = group_service("n1", topologyManagerPolicy="best-effort")
-    assert packing.pack(service.trial, records(service, "5"), [known_profile(service)]).new_nodes
+    assert node_groups.pack(service.trial, records(service, "5"), [known_profile(service)]).new_nodes
     service.put_node("n2", labels={"pool": "a", "kubernetes.io/hostname": "n2"})
     service.report(exact(kubelet(), name="n2"))
-    assert not packing.pack(service.trial, records(service, "5"), [known_profile(service)]).new_nodes
+    assert not node_groups.pack(service.trial, records(service, "5"), [known_profile(service)]).new_nodes
 
 
 def test_a_group_without_a_report_has_no_profile() -> None:
@@ -93,21 +93,23 @@ def test_a_group_without_a_report_has_no_profile() -> None:
 def test_the_selector_and_the_taints_of_the_group_count() -> None:
     service = group_service("n1")
     refused = records(service, "2", nodeSelector={"pool": "b"}, conditions=UNSCHEDULABLE)
-    assert packing.pack(service.trial, refused, [known_profile(service)]).unplaced
+    assert node_groups.pack(service.trial, refused, [known_profile(service)]).unplaced
     taints = [{"key": "dedicated", "effect": "NoSchedule"}, {"key": "topowise.io/unreported", "effect": "NoSchedule"}]
     service.put_node("n1", {"taints": taints, "unschedulable": True}, labels={"pool": "a"})
-    assert packing.pack(service.trial, records(service, "2"), [known_profile(service)]).unplaced
+    assert node_groups.pack(service.trial, records(service, "2"), [known_profile(service)]).unplaced
     tolerated = records(
         service, "2", tolerations=[{"key": "dedicated", "operator": "Exists"}], conditions=UNSCHEDULABLE
     )
-    assert packing.pack(service.trial, tolerated, [known_profile(service)]).new_nodes, "cordon and start-up taint end"
+    assert node_groups.pack(service.trial, tolerated, [known_profile(service)]).new_nodes, (
+        "cordon and start-up taint end"
+    )
 
 
 def test_a_node_that_is_coming_is_filled_first() -> None:
     service = group_service("n1", running=("3", "4"))
     profile = known_profile(service)
-    coming = packing.empty_node(service.trial, profile)
-    plan = packing.pack(service.trial, records(service, "3", "3", "3"), [profile], [coming])
+    coming = node_groups.empty_node(service.trial, profile)
+    plan = node_groups.pack(service.trial, records(service, "3", "3", "3"), [profile], [coming])
     assert [record.name for record in coming.records] == ["w0", "w1"]
     assert [[record.name for record in node.records] for node in plan.new_nodes] == [["w2"]]
 
@@ -117,7 +119,7 @@ def test_pods_that_require_a_numa_node_are_not_packed_beside_it(policy: str) -> 
     """NUMA node 0 has 3 CPUs; a kubelet with best-effort would admit the second pod on NUMA node 1."""
     service = group_service("n1", topologyManagerPolicy=policy)
     wanted = [service.put(requiring(f"w{serial}", 0, "2")) for serial in range(2)]
-    plan = packing.pack(service.trial, wanted, [known_profile(service)])
+    plan = node_groups.pack(service.trial, wanted, [known_profile(service)])
     assert [len(node.records) for node in plan.new_nodes] == [1, 1]
 
 
@@ -163,7 +165,7 @@ def _admits(amounts: Sequence[int]) -> bool:
 @pytest.mark.parametrize("cpu", ["1", "2", "3", "4"])
 def test_equal_pods_get_as_few_nodes_as_possible(cpu: str) -> None:
     service = group_service("n1")
-    plan = packing.pack(service.trial, records(service, *[cpu] * 7), [known_profile(service)])
+    plan = node_groups.pack(service.trial, records(service, *[cpu] * 7), [known_profile(service)])
     assert len(plan.new_nodes) == fewest([int(cpu)] * 7)
 
 
@@ -172,7 +174,7 @@ def test_different_pods_get_at_most_one_node_more_than_possible(seed: int) -> No
     """First fit in order of arrival; each node of the packing is what its kubelet admits."""
     amounts = [Random(seed).randint(1, 4) for _ in range(7)]
     service = group_service("n1")
-    plan = packing.pack(service.trial, records(service, *map(str, amounts)), [known_profile(service)])
+    plan = node_groups.pack(service.trial, records(service, *map(str, amounts)), [known_profile(service)])
     assert fewest(amounts) <= len(plan.new_nodes) <= fewest(amounts) + 1
     for node in plan.new_nodes:
         true = kubelet()
