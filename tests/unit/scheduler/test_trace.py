@@ -57,7 +57,7 @@ async def test_decisions_with_steering_and_claims_are_as_recorded() -> None:
     player = options_trace.OptionsPlayer()
     assert [(number, line.what) async for number, line, _ in decision_trace.replay(lines, player)] == []
     assert not [line for line in lines if b'"phase":"Failed"' in bytes(line.body)]
-    steered = [line for line in lines if line.what == "POST bind" and line.writes[0][0] == "steer"]
+    steered = [line for line in lines if line.what == "POST bind" and line.writes and line.writes[0][0] == "steer"]
     refused = [line for line in lines if line.what == "POST filter" and b'"NodeNames":[]' in bytes(line.answer)]
     assert len(steered) > 50
     assert len(refused) > 10

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from topowise_exporter.kubelet.settings.config_files import FileSource, load
 
 from pki import Authority
 from topowise import files
@@ -23,6 +22,7 @@ from topowise.runtime.listening import Certificate
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.kubelet.allocations import Allocatable
 from topowise_exporter.kubelet.settings.configz import ConfigzSource
+from topowise_exporter.kubelet.settings.sources import FileSource, load
 from topowise_exporter.kubelet.state_files import StateFile
 from topowise_exporter.machine.inventory import Machine
 from topowise_exporter.machine.sysfs import Tree
