@@ -281,6 +281,8 @@ class CpuLayout:
         """The layouts of all nodes of a view."""
         section, zones = nodes.cores(), nodes.zones
         per_core, _, known, numa_first, per_socket = section[zones : zones + 5]
+        # A machine without CPUs has no cores to divide by.
+        per_core = np.maximum(per_core, 1)
         return cls(section[:zones], per_core, known > 0, numa_first > 0, per_socket, section[zones + 5 :])
 
     def select(self, subset: Subset) -> CpuLayout:
