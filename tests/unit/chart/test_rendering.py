@@ -431,6 +431,9 @@ def test_a_misspelt_option_is_refused(render: Any) -> None:
         render("", "exporter.config.nodename=x")
 
 
+CLAIMS = "scheduler.config.resourceClaims"
+
+
 @pytest.fixture
 def notes(helm: Run, chart: Path) -> Callable[..., str]:
     """What Helm prints after an installation."""
@@ -491,6 +494,10 @@ def test_notes_warn_where_policies_do_not_limit_the_service(
         (("scheduler.mode=gate",), "kubectl label namespace MINE topowise.io/placement=enabled"),
         ((PLACEMENT,), "kubectl label namespace MINE topowise.io/placement=enabled"),
         ((PLACEMENT, NO_GATES), "nothing adds it, as\nscheduler.placement.addGates is false."),
+        (
+            ("scheduler.mode=gate", f"{CLAIMS}.enabled=true", f"{CLAIMS}.drivers={{a.example,b.example}}"),
+            "Devices of a.example, b.example are allocated by topowise alone, in the whole cluster.",
+        ),
     ],
 )
 def test_notes_say_how_pods_get_the_gate(notes: Callable[..., str], settings: tuple[str, ...], expected: str) -> None:
