@@ -148,6 +148,12 @@ def test_shared_devices_in_use_come_first() -> None:
         )
         assert names(result) == [[chosen]]
         share = msgspec.structs.replace(share, shareID="2", consumedCapacity={"memory": "1"})
+    # The driver does not offer shares any more, and claims still have some.
+    inventory.put(slice_of("s", gpus(3)))
+    result = allocate(
+        Node("n1"), [claim_of({"count": 2})], inventory, {"gpu": gpu}, allocated, Selectors(), Work(), lambda device: 0
+    )
+    assert names(result) == [["gpu-0", "gpu-1"]]
 
 
 # --- Validity ---
