@@ -251,6 +251,21 @@ def test_lists_match_if_all_have_a_value_in_common() -> None:
     assert isinstance(run([slice_of("s", devices[:3])], claim), NoFit), "each two have a value in common"
 
 
+def test_devices_that_are_not_needed_do_not_change_the_order_of_pools() -> None:
+    """A share of s suffices for two claims, so kube-scheduler does not have x, for which it would take pool a last."""
+
+    def device(name: str, kind: str, **fields: Any) -> dict[str, Any]:
+        return {"name": name, "attributes": {"kind": {"string": kind}}, **fields}
+
+    first = [device("x", "x", bindingConditions=["ready"]), device("y", "y")]
+    second = [device("s", "s", allowMultipleAllocations=True), device("t", "y")]
+    slices = [slice_of(name, some, pool={"name": name}) for name, some in (("a", first), ("z", second))]
+    kinds = ("['s']", "['s', 'x']", "['y']", "['y']")
+    claims = [claim_of(selected(f"device.attributes['{DRIVER}'].kind in {some}"), name=f"c{some}") for some in kinds]
+    result = run(slices, *claims, rank=lambda device: int(device.device == "s"))
+    assert names(result) == [["s"], ["s"], ["y"], ["t"]]
+
+
 def test_an_alternative_for_all_devices_needs_all_of_them() -> None:
     """The chosen device alone would satisfy the first alternative."""
     alternatives = [
