@@ -9,10 +9,13 @@ Invariant: every answer is of the pods as they are booked now.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from typing import Final
 
 from topowise_scheduler.ledger.pods.pod_states import PodStates
 from topowise_scheduler.ledger.rows.lower_priority_pods import LowerPriorityPods
 from topowise_scheduler.ledger.rows.reduced_rows import ReducedNodes
+
+_NO_PODS: Final[frozenset[str]] = frozenset()
 
 
 class IgnoredPods:
@@ -24,8 +27,9 @@ class IgnoredPods:
 
     def on(self, uid: str, priority: int, name: str) -> Set[str]:
         """Returns the pods on a node that do not count for this pod."""
-        of_pod = self.on_own_nodes(uid, priority)
-        return of_pod[name] if name in of_pod else self.of_lower_priority(priority).get(name, frozenset())
+        lower = self.of_lower_priority(priority).get(name, _NO_PODS)
+        pod = self._pods.of(uid)
+        return lower | {uid} if name in (pod.node, pod.nominated) else lower
 
     def on_own_nodes(self, uid: str, priority: int) -> Mapping[str, Set[str]]:
         """Returns, by each node where the pod itself is or is expected, the pods that do not count there."""
