@@ -47,15 +47,15 @@ class Requested:
         The pod `uid` and nominated pods of a lower priority than `priority` do not count.
         """
         node_state = self._ledger.node_states.of(name)
-        entries = () if node_state is None else node_state.history.entries()
         ignored = self._ledger.gates.ignored.on(uid, priority, name)
         # A node without a report notes no changes.
         if ignored or node_state is None or node_state.report is None:
+            entries = () if node_state is None else node_state.history.entries()
             return _sums(entry for entry in entries if entry.uid not in ignored)
         changed_at = self._ledger.node_states.changed_at(name)
         at, sums = self._sums.get(name) or (-1, {})
         if at != changed_at:
-            sums = _sums(entries)
+            sums = _sums(node_state.history.entries())
             self._sums.put(name, (changed_at, sums))
         return sums
 

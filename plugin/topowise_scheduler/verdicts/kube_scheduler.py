@@ -397,7 +397,13 @@ def refusal(node: Node, spec: Spec, needs: Needs, used: Mapping[str, int]) -> Ob
 
 def has_room(node: Node, needs: Needs, used: Mapping[str, int]) -> bool:
     """Whether node allocatable suffices for another such pod."""
-    return all(amount <= node.allocatable.get(name, 0) - used.get(name, 0) for name, amount in _requests(needs))
+    allocatable = node.allocatable
+    if used.get(_PODS, 0) >= allocatable.get(_PODS, 0):
+        return False
+    for name, amount in needs.requests.items():
+        if amount > 0 and amount > allocatable.get(name, 0) - used.get(name, 0):
+            return False
+    return True
 
 
 def add(sums: Amounts, needs: Needs, pods: int = 1) -> None:

@@ -90,6 +90,7 @@ class Board:
         engine = self._cluster.ledger.engine
         new: list[tuple[str, int]] = []
         averse: dict[str, int] = {}
+        without_some = self._cluster.ledger.gates.ignored.of_lower_priority(self._record.priority)
         for name in names:
             row = engine.row(name)
             if row < 0:
@@ -99,7 +100,7 @@ class Board:
             if against is None:
                 continue
             averse[name] = against
-            number = self._state_number(name)
+            number = 0 if name in without_some else self._state_number(name)
             level = self._level_by_state.get(number)
             if level is None:
                 new.append((name, number))
@@ -108,14 +109,13 @@ class Board:
         if new:
             self._evaluate(new)
         for name, against in averse.items():
-            row = engine.row(name)
-            if against and self._levels[row] != _NONE:
+            if against and self._levels[row := engine.row(name)] != _NONE:
                 self._levels[row] += against << _AVERSION
 
     def _state_number(self, name: str) -> int:
         """Returns the number of the node's state, 0 if the state does not determine the verdict for this pod."""
         gates = self._cluster.ledger.gates
-        if name in gates.ignored.of_lower_priority(self._record.priority) or gates.standing(self._record, name):
+        if gates.standing(self._record, name):
             return 0
         return self._cluster.ledger.node_states.number(name)
 

@@ -227,5 +227,7 @@ def _first(
     gates: Sequence[Gate | Option], record: PodRecord, name: str, leaving: Collection[str] = ()
 ) -> Refusal | None:
     """Returns the first refusal of the gates, None if there is none."""
-    refusals = (gate.refusal(record, name, leaving) for gate in gates)
-    return next(filter(None, refusals), None)
+    for gate in gates:
+        if refusal := gate.refusal(record, name, leaving):
+            return refusal
+    return None

@@ -231,6 +231,8 @@ class LowerPriorityPods:
             if entry.state is BookingState.NOMINATED and entry.record.priority < priority
         )
 
+_NO_PODS: Final[frozenset[str]] = frozenset()
+
 
 class IgnoredPods:
     """Ignored pods, by the pod of a question. UIDs are strings, priorities are those of PriorityClasses."""
@@ -241,8 +243,9 @@ class IgnoredPods:
 
     def on(self, uid: str, priority: int, name: str) -> Set[str]:
         """Returns the pods on a node that do not count for this pod."""
-        of_pod = self.on_own_nodes(uid, priority)
-        return of_pod[name] if name in of_pod else self.of_lower_priority(priority).get(name, frozenset())
+        lower = self.of_lower_priority(priority).get(name, _NO_PODS)
+        pod = self._pods.of(uid)
+        return lower | {uid} if name in (pod.node, pod.nominated) else lower
 
     def on_own_nodes(self, uid: str, priority: int) -> Mapping[str, Set[str]]:
         """Returns, by each node where the pod itself is or is expected, the pods that do not count there."""

@@ -135,9 +135,11 @@ class UnconfirmedNodes:
 
     def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> Refusal | None:
         """See `Gate`."""
-        if any(_closes(reason, record) for reason in self.why(name)):
+        # Most nodes have none of these, and a board asks about each changed node.
+        if name in self._reasons and any(_closes(reason, record) for reason in self.why(name)):
             return Refusal.UNCONFIRMED
-        is_refused = may_get_exclusive(record) and self._is_ahead_of_report(record, name, leaving)
+        is_refused = name in self._outdated and may_get_exclusive(record)
+        is_refused = is_refused and self._is_ahead_of_report(record, name, leaving)
         return Refusal.EXPORTER_DOWN if is_refused else None
 
     def _is_ahead_of_report(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> bool:

@@ -1,10 +1,10 @@
 """Pods on their way to a node, in other orders than the predicted order: would their kubelet refuse a pod?
 
 Invariant: trials are copies. The answer is yes only for orders that were tried, up to pods of the same shape. Where the
-orders are too many, the first `at_most` trials decide. In each order every pod gets the devices that the model gives
-it: a kubelet that takes others of equal preference may still refuse a later pod of that order. All choices would
-multiply the admissions of an order (0.1 ms each) by up to 64 a pod, so that `at_most` would end before the second
-order; and a node with a choice is uncertain after the bind anyway, which the next verdict takes into account.
+orders are too many, the first `at_most` trials decide. In each order a pod gets the devices that the model gives it; a
+kubelet that takes others of equal preference may still refuse a later pod of that order. All choices would multiply
+the admissions of an order (0.1 ms each) by up to 64 a pod, so that `at_most` would end within the first order. A node
+with such a choice is uncertain after the bind, and then the next verdict considers all choices.
 """
 
 from __future__ import annotations

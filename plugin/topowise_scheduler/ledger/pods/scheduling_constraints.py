@@ -41,8 +41,10 @@ class SchedulingConstraints(msgspec.Struct, frozen=True, gc=False):
         weights of the terms that it does not match."""
         affinity = self.spec.affinity and self.spec.affinity.nodeAffinity
         terms = () if not affinity else affinity.preferredDuringSchedulingIgnoredDuringExecution or ()
-        unmet = sum([term.weight for term in terms if not kube_scheduler.prefers(term, node)])
-        return unmet + _AVOIDED_TAINT * sum([self._avoids(taint) for taint in node.taints])
+        against = sum([term.weight for term in terms if not kube_scheduler.prefers(term, node)]) if terms else 0
+        if node.taints:
+            against += _AVOIDED_TAINT * sum([self._avoids(taint) for taint in node.taints])
+        return against
 
     def _avoids(self, taint: Taint) -> bool:
         tolerations = self.spec.tolerations or ()
