@@ -14,8 +14,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from chart_cluster import NAMESPACE, Cluster, Document, call, eventually, installed, key, op, owner
+from claim_objects import ClaimService, claiming, sized_claim
+from placing import GATED as GATED_POD
 from sandbox import controlplane
+from topowise.kube import credentials
+from topowise.kube.api import Api
 from topowise.placement import ALLOCATED_FOR, ENABLED, GATE
+from topowise_scheduler.options.claims.allocation import ClaimAllocation
+from topowise_scheduler.options.claims.gate import ClaimOption
 
 if controlplane.assets() is None:
     pytest.skip("no etcd and kube-apiserver in $KUBEBUILDER_ASSETS", allow_module_level=True)
@@ -368,6 +374,28 @@ def device_objects(driver: str) -> Iterator[tuple[str, Document]]:
     devices = [{"name": "gpu-0"}, {"name": "gpu-1"}]
     yield "resourceslices", {"driver": driver, "nodeName": "n1", "pool": pool, "devices": devices}
     yield "deviceclasses", {"selectors": [{"cel": {"expression": f"device.driver == '{driver}'"}}]}
+
+
+async def test_the_service_allocates_and_takes_back_by_its_own_code(cluster: Cluster, tmp_path: Path) -> None:
+    service = ClaimService()
+    service.add_node("n1", 0, 1)
+    service.claims.put_claim(sized_claim(put(cluster, "own", finalizers=["example.com/theirs"])))
+    record = service.put(claiming("p", "2", "own", **GATED_POD))
+    option = service.ledger.gates.option(ClaimOption)
+    assert option is not None
+    service.claims.assume(record.uid, "n1", option.nodes.of(record, "n1").devices.allocations)
+    access = cluster.kubeconfig("topowise-scheduler", tmp_path)
+    async with Api(await credentials.load(str(access)), "test") as api:
+        step = ClaimAllocation(api, option)
+        assert (await step.prebind(record, "n1", lambda _: ""))[1] == ""
+        written = cluster.call("GET", f"{CLAIMS}/own")[1]
+        assert written["metadata"]["finalizers"] == ["example.com/theirs", FINALIZER]
+        assert written["metadata"]["annotations"][MARK] == record.uid
+        (result,) = written["status"]["allocation"]["devices"]["results"]
+        assert (result["driver"], result["pool"], result["device"]) == (OURS, "n1", "gpu-0")
+        assert [user["uid"] for user in written["status"]["reservedFor"]] == [record.uid]
+        await step.unreserve(record, "n1")
+        assert not cluster.call("GET", f"{CLAIMS}/own")[1]["status"]
 
 
 def claiming_pod(cluster: Cluster, name: str, driver: str, *gates: Document) -> Document:
