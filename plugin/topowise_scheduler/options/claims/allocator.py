@@ -115,9 +115,9 @@ def _canonical(
     def order(request: Request, _: Search) -> Sequence[PoolDevice]:
         if not request.is_all:
             return devices
-        # Too few if one of all devices was not chosen.
+        # If one of all devices was not chosen, an alternative was: the others must not meet a constraint.
         every = set(request.candidates)
-        return [item for item in devices if item in every]
+        return [item for item in devices if item in every] if chosen >= every else ()
 
     for request in (item for claim in requests for alternatives in claim for item in alternatives if item.is_all):
         for item in devices:

@@ -251,6 +251,20 @@ def test_lists_match_if_all_have_a_value_in_common() -> None:
     assert isinstance(run([slice_of("s", devices[:3])], claim), NoFit), "each two have a value in common"
 
 
+def test_an_alternative_for_all_devices_that_was_not_chosen_meets_no_constraint() -> None:
+    """All devices do not match, and two of the chosen ones do not either."""
+    alternatives = [
+        {"name": "all", "deviceClassName": "gpu", "allocationMode": "All"},
+        {"name": "one", "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1},
+    ]
+    exactly = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}
+    requests = [{"name": "r", "firstAvailable": alternatives}, {"name": "q", "exactly": exactly}]
+    constraints = [{"matchAttribute": f"{DRIVER}/index", "requests": ["r"]}]
+    spec = {"devices": {"requests": requests, "constraints": constraints}}
+    claim = decode_claim(msgspec.json.encode({"metadata": {"name": "c", "namespace": "team"}, "spec": spec}))
+    assert names(run([slice_of("s", gpus(3))], claim)) == [["gpu-0", "gpu-1"]]
+
+
 def test_devices_that_are_not_needed_do_not_change_the_order_of_pools() -> None:
     """A share of s suffices for two claims, so kube-scheduler does not have x, for which it would take pool a last."""
 
