@@ -61,10 +61,6 @@ def node_verdicts(trial: Trial, question: Question) -> Iterator[NodeVerdict]:
     nodes = zip(question.names, question.rows.tolist(), outcomes, gates, strict=True)
     for at, (name, row, outcome, gate) in enumerate(nodes):
         exclusion, short = trial.opposition(question.record, name)
-        between = None if others is None or exclusion is not None else others.objection(at)
-        if between is NO_NODE or (short is not None and between is not None and between.kind != "ports"):
-            # kube-scheduler examines ports before the sums, and all other constraints between pods after them.
-            between = None
         verdict, obstacle = _of_gates(outcome, gate, is_reported=row >= 0)
         if problem is not None and problem.of == "annotations":
             verdict, obstacle, gate = "never", "never", Refusal.UNREADABLE
@@ -73,9 +69,12 @@ def node_verdicts(trial: Trial, question: Question) -> Iterator[NodeVerdict]:
         if short is not None and (verdict != "never" or short.verdict == "never"):
             verdict, objection = short.verdict, short
             obstacle = "never" if verdict == "never" else "resources"
+        # Where something else is against the node too, room has to be made first.
+        has_room = exclusion is None and verdict in ("fits", "not reported")
+        between = others.objection(at) if has_room and others is not None else None
         if exclusion is not None:
             yield NodeVerdict(name, "excluded", "excluded", exclusion, gate, verdict)
-        elif between is not None and verdict != "never":
+        elif between is not None and between is not NO_NODE:
             yield NodeVerdict(name, between.verdict, "other pods", between, gate, verdict)
         else:
             yield NodeVerdict(name, verdict, obstacle, objection, gate, verdict)

@@ -156,7 +156,7 @@ def _cause(verdicts: Sequence[NodeVerdict], nearest: Nearest | None, unexamined:
     obstacles = {node.obstacle for node in verdicts if node.verdict == "not now"}
     if "unconfirmed" in obstacles:
         return "unconfirmed"
-    if any(node.obstacle == "other pods" and node.otherwise in ("fits", "not reported") for node in verdicts):
+    if any(node.obstacle == "other pods" for node in verdicts):
         return "other pods"
     if "alignment" in obstacles:
         # The kubelet's reason does not say whether the free amounts would suffice together.
@@ -171,7 +171,7 @@ def _candidates(verdicts: Sequence[NodeVerdict]) -> list[NodeVerdict]:
     """The nodes among which the nearest is searched; excluded nodes only if all others can never take the pod."""
     not_now = [node for node in verdicts if node.verdict == "not now"]
     unconfirmed = [node for node in not_now if node.obstacle == "unconfirmed"]
-    beside = [node for node in verdicts if node.obstacle == "other pods" and node.otherwise in ("fits", "not reported")]
+    beside = [node for node in verdicts if node.obstacle == "other pods"]
     unaligned = [node for node in not_now if node.obstacle == "alignment"]
     if nodes := unconfirmed or beside or unaligned:
         return nodes

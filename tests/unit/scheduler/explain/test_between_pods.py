@@ -111,13 +111,23 @@ def test_a_pod_is_explained_as_if_it_were_not_there(placing: Placing) -> None:
     assert [node.verdict for node in nodes] == ["not now", "fits"]
 
 
-def test_a_full_node_says_so_before_constraints_that_kube_scheduler_examines_later(placing: Placing) -> None:
+def test_a_node_without_room_says_so_and_not_the_constraint(placing: Placing) -> None:
     allocatable = {"cpu": "2", "memory": "64Gi", "pods": "9"}
     placing.service.put_node("n1", labels={HOST: "n1", ZONE: "a"}, allocatable=allocatable)
-    for spec, words in ((spread(), "Insufficient cpu"), (with_port(), "node(s) didn't have free ports")):
+    for spec in (spread(), with_port()):
         candidate = kube_scheduler.decode(msgspec.json.encode(pod("new", labels={"app": "a"}, **spec)))
         (node,) = placing.service.view.explanations(candidate, ["n1"])
-        assert node.text.startswith(words)
+        assert node.text.startswith("Insufficient cpu")
+
+
+def test_a_pod_that_lacks_room_and_a_constraint_everywhere_waits_for_room(placing: Placing) -> None:
+    placing.put("foreign", "1", labels={"app": "a"}, node="n4")
+    for number in (1, 2, 4):
+        placing.put(f"large-{number}", "7", node=f"n{number}")
+    seen = waiting_pod(
+        placing.service.view, placing.put("new", "4", labels={"app": "a"}, **terms("podAntiAffinity", HOST))
+    )
+    assert seen.cause in ("alignment", "resources")
 
 
 def test_only_what_nobody_examines_is_called_so(placing: Placing) -> None:
