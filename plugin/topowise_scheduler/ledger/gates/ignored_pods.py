@@ -231,6 +231,7 @@ class LowerPriorityPods:
             if entry.state is BookingState.NOMINATED and entry.record.priority < priority
         )
 
+
 _NO_PODS: Final[frozenset[str]] = frozenset()
 
 
