@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from claims_cluster import CLAIMS, DRIVER, ClaimsCluster
+from claims_cluster import CLAIMS, DRIVER, ClaimsCluster, claimed
 from real_cluster import ASSETS, MISSING
 from sandbox.controlplane import ControlPlane
 
@@ -97,3 +97,52 @@ async def test_no_device_is_given_twice_or_kept_for_nobody(
         async with asyncio.timeout(60):
             while json.loads(await cluster.api.request("GET", CLAIMS))["items"]:
                 await asyncio.sleep(0.5)
+
+
+async def test_each_of_many_claims_has_devices_of_its_own(
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Claims and pods that are created at the same time, and two replicas of which one ends from time to time, on nodes
+    that are nearly full in the end. `TOPOWISE_CLAIMS=10000` takes some minutes."""
+    number = int(os.environ.get("TOPOWISE_CLAIMS", "400"))
+    election, nodes = {"leaderElection": {"enabled": True}}, number // 90 + 1
+    async with ClaimsCluster(
+        plane, tmp_path, nodes, devices=(0, 1) * 50, steers=False, claims=OURS, gated=True, more=election
+    ) as cluster:
+        cluster.services.append(cluster._service(1))
+        await cluster.services[1].start()
+        at_once, started = asyncio.Semaphore(16), asyncio.get_running_loop().time()
+
+        async def create(name: str) -> None:
+            request = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
+            document = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}}
+            pod = claimed(name, 1, 1, markers=False)
+            pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimName": name}]
+            pod["spec"]["containers"][0]["resources"] |= {"requests": {"cpu": "10m"}, "limits": {}}
+            async with at_once:
+                await cluster.create({**document, "spec": {"devices": {"requests": [request]}}}, CLAIMS)
+                await cluster.create(pod)
+
+        async def kill() -> None:
+            for turn in count():
+                await asyncio.sleep(5.0)
+                await kill_a_replica(cluster, turn)
+                await asyncio.sleep(25.0)
+
+        faults = asyncio.create_task(kill())
+        await asyncio.gather(*(create(f"c{at}") for at in range(number)))
+        async with asyncio.timeout(120 + number / 10):
+            while any(not pod["spec"].get("nodeName") for pod in await cluster.pods()):
+                await asyncio.sleep(1.0)
+        faults.cancel()
+        claims = json.loads(await cluster.api.request("GET", CLAIMS))["items"]
+        devices = [
+            (result["pool"], result["device"])
+            for each in claims
+            for result in each["status"]["allocation"]["devices"]["results"]
+        ]
+        with capsys.disabled():
+            seconds = asyncio.get_running_loop().time() - started
+            print(f"\n  {number} claims on {nodes} nodes, {seconds:.0f} s", end="")  # noqa: T201
+        assert len(devices) == len(set(devices)) == number
+        assert not cluster.refusals

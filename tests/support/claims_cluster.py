@@ -224,7 +224,8 @@ class ClaimsCluster(SteeredCluster):
             await asyncio.sleep(_LOOK_S)
 
     async def _end(self, controllers: ControllerManager) -> None:
-        await self.api.request("DELETE", PODS, query={"gracePeriodSeconds": "0"}, timeout=60)
+        for path in (PODS, CLAIMS):
+            await self.api.request("DELETE", path, query={"gracePeriodSeconds": "0"}, timeout=60)
         async with asyncio.timeout(60):
             while json.loads(await self.api.request("GET", CLAIMS))["items"]:
                 await asyncio.sleep(0.1)
