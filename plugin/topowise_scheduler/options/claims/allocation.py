@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 
 FINALIZER: Final = "resource.kubernetes.io/delete-protection"
 _TIMEOUT_S: Final = 2.0
-# The claim is gone, or has changed, or an admission policy objects.
-_REFUSED: Final = (403, 404, 409, 422)
+# The claim is gone, or has changed.
+_CHANGED: Final = (404, 409, 422)
 
 
 class ClaimAllocation:
@@ -81,7 +81,7 @@ class ClaimAllocation:
             try:
                 await self._allocate(record, claim, allocation)
             except ApiError as exc:
-                if exc.status not in _REFUSED:
+                if exc.status not in _CHANGED:
                     raise
                 return f"ResourceClaim {key} cannot be allocated: {exc}"
         return ""
