@@ -187,7 +187,12 @@ class Placer:
                         return False
                 is_written = self._is_booked(write) and await self._written_or_set_aside(write)
                 if is_written and waits:
-                    await self._until_bound(record.uid)
+                    # Placements on other nodes do not wait for this bind.
+                    self._writers.release()
+                    try:
+                        await self._until_bound(record.uid)
+                    finally:
+                        await self._writers.acquire()
                 return is_written
             except ApiError as exc:
                 # Without an answer the gate may be open, and the pod needs what was prepared.

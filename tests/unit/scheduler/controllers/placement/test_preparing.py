@@ -29,7 +29,7 @@ class Cluster(NoApi):
         return b"{}"
 
     def wait_s(self, record: PodRecord) -> float:
-        return 1.0
+        return 0.0 if record.name.startswith("plain") else 1.0
 
     async def prebind(self, record: PodRecord, node: str, book: Any) -> tuple[PodRecord, str]:
         self.prepared.append(record.name)
@@ -52,6 +52,20 @@ async def test_a_node_is_prepared_for_a_pod_once_the_pod_before_is_bound() -> No
     assert cluster.prepared == ["a"]
     placing.bind("a", "n1")
     await assert_eventually(lambda: cluster.written == ["a", "b"])
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_a_prepared_pod_that_is_not_bound_holds_no_writer() -> None:
+    placing = Placing("2", "8")
+    cluster = Cluster(placing)
+    placer = Placer(cluster, placing.ledger, placing.decisions, settles=False, prebinds=[cluster], writes=1)
+    placing.put("a")
+    task = asyncio.create_task(placer.run())
+    await assert_eventually(lambda: cluster.written == ["a"])
+    placing.put("plain")
+    await assert_eventually(lambda: cluster.written == ["a", "plain"], within=5.0)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
