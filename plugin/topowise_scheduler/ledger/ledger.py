@@ -90,6 +90,7 @@ class Ledger:
             exporter_settings=exporters,
         )
         """What may keep a pod from a node."""
+        self.placements.class_key = self.gates.class_of
         self._outdated_reports = OutdatedReports(self.node_states, self.gates, self.exporters, exporters)
         self.reports = NodeReports(self._bookings, self.gates, self.events, clock)
         """What the API server says of nodes."""
@@ -107,6 +108,8 @@ class Ledger:
         self._unplaced: Bounded[str, PodRecord] = Bounded(_MAX_NOT_SENT_BYTES, lambda _, record: record.size)
         # Pods that kube-scheduler itself refused.
         self._not_sent: Bounded[str, PodRecord] = Bounded(_MAX_NOT_SENT_BYTES, lambda _, record: record.size)
+        self.acknowledged = 0
+        """How many pods kubelets have acknowledged so far: pods that come later cannot overtake these any more."""
         self.began_to_wait = 0
         """Counts the pods that have come into `waiting`."""
         # Pods reserved or bound here that no kubelet has admitted yet: their refusal is a wrong prediction.
@@ -400,6 +403,8 @@ class Ledger:
         if record.needs is None:
             return
         before = node_state.history.entry(record.uid)
+        if before is not None and record.status.acknowledged and before.seen.acknowledged is None:
+            self.acknowledged += 1
         if node_state.update(record, self.clock()):
             self.node_states.note_past(record.node, node_state)
             self.node_states.publish(record.node, node_state)

@@ -145,7 +145,8 @@ class Decisions:
         pod that minds others `_others`, as any pod or claim that comes may let it onto a node."""
         ledger = self._ledger
         members = ledger.placements.arrivals if group else 0
-        return ledger.node_states.improvements, self._cluster.nodes.changes, ledger.engine.membership, members, others
+        nodes = ledger.node_states.improvements, self._cluster.nodes.changes, ledger.engine.membership
+        return (*nodes, ledger.acknowledged, members, others)
 
     def _others(self) -> int:
         """Counts the pods that have come, gone or changed, for constraints between pods, and the news of options."""

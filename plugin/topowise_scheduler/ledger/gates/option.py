@@ -11,7 +11,7 @@ pod. So no code of an option that is off runs for a pod that does not ask for it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -137,6 +137,10 @@ class Option:
     def may_be_refused(self, record: PodRecord, name: str) -> bool:
         """Returns whether the kubelet of a node on which the pod fits may refuse the pod by chance."""
         return False
+
+    def claims_key(self, record: PodRecord) -> Hashable:
+        """Returns a key that is equal for pods of a namespace whose claims ask for the same."""
+        return ()
 
     def waits(self, record: PodRecord) -> bool:
         """Returns whether the pod needs something that does not exist yet, so that it cannot be placed on any node."""

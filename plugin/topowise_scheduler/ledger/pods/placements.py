@@ -51,6 +51,8 @@ class Placements:
         self._clock = clock
         self.is_constrained: Callable[[str], bool] = lambda uid: False
         """Returns whether a gated pod has constraints between pods, so that its labels say where it may go."""
+        self.class_key: Callable[[PodRecord], Hashable] = lambda record: record.pod_class
+        """Returns a key of pods that get the same answers, whatever their labels."""
         # Gated pods that other pods repel by their labels.
         self._apart: set[str] = set()
         self._gated: dict[str, _Gated] = {}
@@ -265,5 +267,5 @@ class Placements:
         if group:
             return "group", group
         if record.uid not in self._apart and not self.is_constrained(record.uid):
-            return record.pod_class
-        return record.pod_class, record.namespace, tuple(sorted(record.labels.items()))
+            return self.class_key(record)
+        return self.class_key(record), record.namespace, tuple(sorted(record.labels.items()))

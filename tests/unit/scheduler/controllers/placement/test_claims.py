@@ -290,6 +290,22 @@ async def test_no_pod_overtakes_a_pod_whose_devices_follow_its_kubelet(server: S
     assert await server.place() == ["n2"]
 
 
+async def test_the_next_pod_is_placed_once_the_kubelet_has_acknowledged_the_last(server: Server) -> None:
+    for name in "ab":
+        server.put_claim(name)
+    server.put_pod("p", "a")
+    server.put_pod("q", "b")
+    assert await server.place() == ["n1"]
+    bound = claiming("p", "2", "a", node="n1", resourceVersion="90")
+    server.service.put(bound)
+    assert await server.place() == []
+    bound["status"] = {"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"}
+    bound["metadata"]["resourceVersion"] = "91"
+    server.service.put(bound)
+    assert await server.place() == ["n1"]
+    assert server.devices("a") != server.devices("b")
+
+
 async def test_a_group_gets_all_its_devices_or_none(server: Server) -> None:
     group = {"labels": {"topowise.io/pod-group": "g"}, "annotations": {"topowise.io/pod-group-size": "3"}}
     for name in "abc":
