@@ -185,11 +185,13 @@ class ClaimedNodes(Source):
         states: Sequence[Kubelet],
         leaving: Collection[str],
         taken: Sequence[DeviceRequestAllocationResult] = (),
+        *,
+        is_new: bool = False,
     ) -> Claimed:
         """Returns the devices of a pod's claims on a node in these states, once the pods `leaving` have left and these
-        devices are `taken`. The answer is not kept."""
+        devices are `taken`; `is_new`: on a new node that is like this node. The answer is not kept."""
         ranks = self._ranks(record, name, lambda: states)
-        return self._located(name, self._devices(record, name, ranks, leaving, taken))
+        return self._located(name, self._devices(record, name, ranks, leaving, taken, is_new=is_new))
 
     def _devices(
         self,
@@ -199,9 +201,11 @@ class ClaimedNodes(Source):
         leaving: Collection[str],
         taken: Sequence[DeviceRequestAllocationResult] = (),
         work: Work | None = None,
+        *,
+        is_new: bool = False,
     ) -> ClaimedDevices:
         node = self.settings.node_of(name)
-        return self.settings.claims.devices(record, node, name, leaving, taken, work, ranks)
+        return self.settings.claims.devices(record, node, name, leaving, taken, work, ranks, is_new=is_new)
 
     def _ranks(self, record: PodRecord, name: str, states: Callable[[], Iterable[Kubelet]]) -> Iterator[Rank]:
         """Yields how good devices are for a pod on a node: on some NUMA nodes where the pod may be, and then on any.

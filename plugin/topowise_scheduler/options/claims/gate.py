@@ -235,7 +235,9 @@ class ClaimOption(Option):
         record = expected.record
         if not self.nodes.applies(record):
             return expected
-        devices, near = self.nodes.once_placed(record, name, node.states, node.removed, node.taken())
+        devices, near = self.nodes.once_placed(
+            record, name, node.states, node.removed, node.taken(), is_new=node.is_new
+        )
         if devices.is_short:
             return expected._replace(refusal=lacks_devices(devices.problem).words)
         is_known = not devices.problem

@@ -252,11 +252,18 @@ class Claims:
         taken: Sequence[DeviceRequestAllocationResult] = (),
         work: Work | None = None,
         ranks: Iterable[Rank] = (any_device,),
+        *,
+        is_new: bool = False,
     ) -> ClaimedDevices:
         """Returns the devices that the claims of a pod have, or get, on a node, once the pods `leaving` (UIDs) have
         left and these devices are `taken`. If the pod itself leaves, the answer is for its replacement, whose claims
         are made anew. The first of the `ranks` by which all claims can be allocated decides. A choice whose `work` is
-        spent has a problem."""
+        spent has a problem.
+
+        `is_new`: on a node that the cluster does not have yet. It has devices as the slices of this node name, and of
+        these only those `taken` are not free."""
+        if is_new and name not in self._slices_by_node:
+            return ClaimedDevices(problem="no ResourceSlice says which devices a new node has")
         allocated: list[DeviceID] = []
         waiting: list[ResourceClaim] = []
         is_made = False
@@ -273,7 +280,7 @@ class Claims:
                 return ClaimedDevices(
                     problem=f"ResourceClaim {claim_name} may be allocated anew once its pods have left"
                 )
-            elif node is not None and not _is_available(kept.claim, node):
+            elif node is not None and not _is_available(kept.claim, replace(node, name="") if is_new else node):
                 return ClaimedDevices(problem=f"ResourceClaim {claim_name} has devices of other nodes", is_short=True)
             else:
                 allocated += [result.id for result in _results(kept.claim) if not result.adminAccess]
@@ -283,13 +290,18 @@ class Claims:
             return ClaimedDevices(problem="kube-scheduler makes a claim for extended resources of the pod")
         if not waiting:
             return ClaimedDevices(self._located(allocated, name), is_allocated=True)
-        assumed = None if pod.uid in leaving else self._assumed.get(pod.uid)
+        assumed = None if is_new or pod.uid in leaving else self._assumed.get(pod.uid)
         if assumed is not None and assumed.node == name:
             chosen = {claim.key: assumed.allocations.get(claim.key) for claim in waiting}
             allocations = {key: allocation for key, allocation in chosen.items() if allocation is not None}
             if len(allocations) == len(waiting):
                 return self._chosen(allocated, allocations, name)
-        with self._as_if(self._freed_results(freed.values(), leaving), taken):
+        if is_new:
+            ranks = (partial(self._of_node, name, rank) for rank in ranks)
+            changes = self._all_free_but(taken)
+        else:
+            changes = self._as_if(self._freed_results(freed.values(), leaving), taken)
+        with changes:
             choice = self._choose(node, waiting, ranks, work or Work())
         return choice if isinstance(choice, ClaimedDevices) else self._chosen(allocated, choice, name)
 
@@ -318,6 +330,17 @@ class Claims:
         finally:
             self._release(taken)
             self._hold(freed)
+
+    @contextmanager
+    def _all_free_but(self, taken: Sequence[DeviceRequestAllocationResult]) -> Iterator[None]:
+        """Changes which devices are allocated to these, for the time of a choice."""
+        before = self._allocated, self._holders
+        self._allocated, self._holders = AllocatedDevices(), Counter()
+        self._hold(taken)
+        try:
+            yield
+        finally:
+            self._allocated, self._holders = before
 
     def _choose(
         self, node: Node | None, claims: Sequence[ResourceClaim], ranks: Iterable[Rank], work: Work
@@ -358,6 +381,9 @@ class Claims:
     def _own(self, rank: Rank, device: DeviceID) -> int | None:
         return rank(device) if device.driver in self.drivers else None
 
+    def _of_node(self, name: str, rank: Rank, device: DeviceID) -> int | None:
+        return None if self.location(device, name) is None else rank(device)
+
     def _of_others(self, device: DeviceID) -> int | None:
         return None if device.driver in self.drivers else 0
 
@@ -368,8 +394,10 @@ class Claims:
 
     def assume(self, uid: str, node: str, allocations: Mapping[str, AllocationResult]) -> None:
         """Expects the allocation of a pod's claims on a node, which is decided and about to be written."""
-        self.forget(uid)
         waiting = {key: allocation for key, allocation in allocations.items() if self._is_waiting(key)}
+        if self._assumed.get(uid) == Assumed(node, waiting):
+            return
+        self.forget(uid)
         if not waiting:
             return
         self._assumed[uid] = Assumed(node, waiting)

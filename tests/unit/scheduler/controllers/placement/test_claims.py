@@ -143,6 +143,18 @@ async def test_devices_are_allocated_where_the_kubelet_places_the_pod(server: Se
     assert not server.service.claims.assumed()
 
 
+async def test_a_reserved_pod_keeps_the_devices_that_are_reserved_for_it(server: Server) -> None:
+    """Reserved by scale-up, or by a caller that asked whether pods fit together."""
+    server.put_claim("a")
+    record = server.put_pod("p", "a")
+    assert record.needs is not None
+    assert server.service.ledger.reservations.put_unasked(record, record.needs, "n1", 60.0) is None
+    assert server.service.claims.assumed() == [(record.uid, "n1")]
+    assert await server.place() == ["n1"]
+    assert server.devices("a") == ["gpu-1"]
+    assert not server.is_gated("p")
+
+
 async def test_a_claim_that_does_not_exist_yet_is_waited_for(server: Server) -> None:
     server.put_pod("p", "a")
     assert await server.place() == []
