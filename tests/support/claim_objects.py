@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from scheduling import Service, exact, kubelet, pod
-from topowise_scheduler.options.claims import objects
+from topowise_scheduler.options.claims import objects, watch
 from topowise_scheduler.options.claims.claimed_nodes import ClaimSettings
 from topowise_scheduler.options.claims.ledger import Claims, Sized
 from topowise_scheduler.verdicts.kube_scheduler import Node
@@ -62,6 +62,12 @@ def claim(
     if owner:
         document["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": owner, "uid": owner, "controller": True}]
     return document
+
+
+def template(name: str, count: int = 1) -> dict[str, Any]:
+    """Returns a ResourceClaimTemplate whose claims are for `count` devices."""
+    of_claim = claim(name, count)
+    return {"metadata": of_claim["metadata"], "spec": {"metadata": {"labels": {"a": "b"}}, "spec": of_claim["spec"]}}
 
 
 def sized_claim(document: dict[str, Any]) -> Sized[objects.ResourceClaim]:
@@ -123,9 +129,21 @@ class ClaimService(Service):
         """The watch brings a claim."""
         self.claims.put_claim(sized_claim(claim(name, count, devices, **fields)))
 
+    def put_template(self, name: str, count: int = 1) -> None:
+        """The watch brings a ResourceClaimTemplate."""
+        self.claims.put_claim(watch.decode_template(msgspec.json.encode(template(name, count))))
+
     def put_devices(self, node: str, *numa: int | None) -> None:
         """The watch brings the slice of a node."""
         self.claims.put_slice(sized_slice(device_slice(node, numa)))
+
+
+def from_templates(name: str, cpu: str = "2", *templates: str, alignment: str = "", **fields: Any) -> dict[str, Any]:
+    """Returns a pod whose claims are to be made from these templates."""
+    document = claiming(name, cpu, *templates, alignment=alignment, **fields)
+    for item in document["spec"]["resourceClaims"]:
+        item["resourceClaimTemplateName"] = item.pop("resourceClaimName")
+    return document
 
 
 def claiming(name: str, cpu: str = "2", *claims: str, alignment: str = "", **fields: Any) -> dict[str, Any]:

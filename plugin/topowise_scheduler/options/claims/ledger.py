@@ -4,6 +4,9 @@ them, and the allocations that are decided here but not written yet.
 Devices of some drivers are allocated here and by nobody else. Claims that no device of these drivers could satisfy are
 kube-scheduler's, and unknown until it has allocated them.
 
+A ResourceClaimTemplate is kept as the claim that is made from it, under the name "template/". So a pod whose claims are
+not generated yet is judged by what it will claim.
+
 Invariant: a device is allocated exactly while the status of a claim, or an assumed allocation, names the device without
 admin access. An assumed allocation of a claim ends with the first status of the claim that has an allocation.
 
@@ -108,7 +111,8 @@ class Assumed(NamedTuple):
 
 
 class ClaimingPod(Protocol):
-    """What decides the claims of a pod; `claims` are their names, "" for a claim that is not generated yet."""
+    """What decides the claims of a pod; `claims` are their names, "template/number" for a claim that is not generated
+    yet."""
 
     @property
     def uid(self) -> str: ...
@@ -191,6 +195,16 @@ class Claims:
         kept = self._claims.get(key)
         return None if kept is None else kept.claim
 
+    def _known(self, key: str) -> _Claim | None:
+        """Returns a claim by namespace/name, or the claim that will be made by namespace/template/number."""
+        kept = self._claims.get(key)
+        if kept is None and key.count("/") > 1:
+            kept = self._claims.get(key[: key.rindex("/") + 1])
+            if kept is not None:
+                metadata = replace(kept.claim.metadata, name=key.partition("/")[2])
+                kept = kept._replace(claim=replace(kept.claim, metadata=metadata))
+        return kept
+
     def marked(self) -> Iterator[tuple[ResourceClaim, str, str]]:
         """Yields the claims that this service has allocated and that no other pod uses, with name and UID of the pod;
         the name is "" if the claim is not reserved for it."""
@@ -230,7 +244,7 @@ class Claims:
         # The devices of an assumed allocation are taken for all other pods.
         parts = [uid.encode() if uid in self._assumed else b""]
         for name in names:
-            kept = self._claims.get(f"{namespace}/{name}")
+            kept = self._known(f"{namespace}/{name}")
             if kept is None:
                 parts.append(b"-")
             elif kept.claim.status.allocation is None:
@@ -270,10 +284,12 @@ class Claims:
         freed = {claim.key: claim for claim in self._users.freed(leaving)}
         for claim_name in pod.claims:
             key = f"{pod.namespace}/{claim_name}"
-            kept = self._claims.get(key)
+            kept = self._known(key)
             if kept is None:
-                problem = f"ResourceClaim {claim_name or 'of a template'} is not known"
-                return ClaimedDevices(problem=problem)
+                template, is_of_template, _ = claim_name.partition("/")
+                return ClaimedDevices(
+                    problem=f"ResourceClaim{'Template' * bool(is_of_template)} {template} is not known"
+                )
             if kept.claim.status.allocation is None or pod.uid in leaving:
                 waiting.append(kept.claim)
             elif key in freed:
@@ -300,9 +316,10 @@ class Claims:
             ranks = (partial(self._of_node, name, rank) for rank in ranks)
             changes = self._all_free_but(taken)
         else:
-            changes = self._as_if(self._freed_results(freed.values(), leaving), taken)
+            # What is assumed for the pod itself was for other claims, or for another node.
+            changes = self._as_if(self._freed_results(freed.values(), {*leaving, pod.uid}), taken)
         with changes:
-            choice = self._choose(node, waiting, ranks, work or Work())
+            choice = self._choose(pod.uid, node, waiting, ranks, work or Work())
         return choice if isinstance(choice, ClaimedDevices) else self._chosen(allocated, choice, name)
 
     def _chosen(
@@ -343,7 +360,7 @@ class Claims:
             self._allocated, self._holders = before
 
     def _choose(
-        self, node: Node | None, claims: Sequence[ResourceClaim], ranks: Iterable[Rank], work: Work
+        self, uid: str, node: Node | None, claims: Sequence[ResourceClaim], ranks: Iterable[Rank], work: Work
     ) -> dict[str, AllocationResult] | ClaimedDevices:
         if not self.drivers:
             return ClaimedDevices(problem="kube-scheduler has not allocated the claims yet")
@@ -362,7 +379,7 @@ class Claims:
             found = self._allocate(node, claims, partial(self._own, rank), work)
             if isinstance(found, Allocation):
                 return {
-                    claim.key: with_share_ids(allocation, _provisional(claim.key))
+                    claim.key: with_share_ids(allocation, _provisional(f"{uid} {claim.key}"))
                     for claim, allocation in zip(claims, found.claims, strict=True)
                 }
             failed = found
@@ -412,7 +429,7 @@ class Claims:
             self.changed(assumed.node, True)
 
     def _is_waiting(self, key: str) -> bool:
-        kept = self._claims.get(key)
+        kept = self._known(key)
         return kept is not None and kept.claim.status.allocation is None
 
     def _settle(self, key: str) -> None:

@@ -14,6 +14,7 @@ from claim_objects import (
     claim,
     claiming,
     device_slice,
+    from_templates,
     put_class,
     sized_claim,
     sized_slice,
@@ -160,6 +161,25 @@ async def test_a_claim_that_does_not_exist_yet_is_waited_for(server: Server) -> 
     assert await server.place() == []
     server.put_claim("a")
     assert await server.place() == ["n1"]
+
+
+async def test_a_claim_of_a_template_is_waited_for(server: Server) -> None:
+    """Its template says which devices the pod is to get, also to keep them for it."""
+    server.service.put_template("gpus")
+    document = from_templates("p", "2", "gpus", resourceVersion="1", **GATED)
+    record = server.service.put(document)
+    assert record.needs is not None
+    assert server.service.ledger.reservations.put_unasked(record, record.needs, "n1", 60.0) is None
+    assert server.service.claims.assumed() == [(record.uid, "n1")]
+    assert await server.place() == []
+    server.put_claim("p-c0-x7")
+    document["status"]["resourceClaimStatuses"] = [{"name": "c0", "resourceClaimName": "p-c0-x7"}]
+    document["metadata"]["resourceVersion"] = "2"
+    server.pods["p"] = document
+    server.service.put(document)
+    assert await server.place() == ["n1"]
+    assert server.devices("p-c0-x7") == ["gpu-1"]
+    assert not server.service.claims.assumed()
 
 
 async def test_a_pod_waits_for_devices_and_gets_them(server: Server) -> None:
