@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from scheduling import Service, exact, kubelet, pod
+from scheduling import Service, decoded, exact, kubelet, pod
+from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.options.claims import objects, watch
 from topowise_scheduler.options.claims.claimed_nodes import ClaimSettings
 from topowise_scheduler.options.claims.ledger import Claims, Sized
@@ -136,6 +137,45 @@ class ClaimService(Service):
     def put_devices(self, node: str, *numa: int | None) -> None:
         """The watch brings the slice of a node."""
         self.claims.put_slice(sized_slice(device_slice(node, numa)))
+
+
+class FilledService(ClaimService):
+    """A service whose nodes have real kubelets. With `markers` it steers."""
+
+    def __init__(self, *numa: int, markers: int | None = None, **options: Any) -> None:
+        super().__init__(markers=markers, **options)
+        self.steers = markers is not None
+        self.kubelets: dict[str, Kubelet] = {}
+        self.add("n1", *numa)
+        self.put_claim("new")
+
+    def add(self, name: str, *numa: int) -> None:
+        """A node joins, whose devices are on these NUMA nodes."""
+        self.kubelets[name] = kubelet()
+        self.put_node(name)
+        self.report(exact(self.kubelets[name], name=name))
+        self.put_devices(name, *numa)
+
+    def run(self, name: str, cpu: str, *devices: str, node: str = "n1", **fields: Any) -> str:
+        """A pod runs on a node; with a claim if it has devices. Returns its UID."""
+        uid = f"uid-{name}"
+        if devices:
+            self.put_claim(f"of-{name}", len(devices), devices, node=node, reserved=[uid], owner=uid)
+        of_pod = [f"of-{name}"] if devices else []
+        fields = {"priority": 0, **fields}
+        document = claiming(name, cpu, *of_pod, node=node, phase="Running", **fields)
+        running = self.kubelets[node]
+        assert running.admit(decoded(document)).admitted
+        self.put(document, is_news=False)
+        self.report(exact(running, version=str(len(running.active) + 1), name=node))
+        return uid
+
+    def end(self, name: str, node: str = "n1") -> None:
+        """A pod ends, and with it its claim."""
+        running = self.kubelets[node] = self.kubelets[node].without([f"uid-{name}"])
+        self.claims.drop_claim(f"default/of-{name}")
+        self.ledger.drop_pod(f"uid-{name}")
+        self.report(exact(running, version=str(50 - len(running.active)), name=node))
 
 
 def from_templates(name: str, cpu: str = "2", *templates: str, alignment: str = "", **fields: Any) -> dict[str, Any]:
