@@ -74,19 +74,20 @@ class Demand:
 
     async def _look(self, waiting: Sequence[PodRecord], now: float) -> None:
         """Updates the causes: why the pods of each class wait."""
-        classes = {record.pod_class: record for record in waiting if not record.group}
+        class_of = self._ledger.gates.class_of
+        classes = {class_of(record): record for record in waiting if not record.group}
         self._looked_at = {pod_class: self._looked_at.get(pod_class, 0.0) for pod_class in classes}
         self._causes = {pod_class: cause for pod_class, cause in self._causes.items() if pod_class in classes}
         looked_at = {record.uid: self._looked_at[pod_class] for pod_class, record in classes.items()}
         for record in in_turn(classes.values(), {}, looked_at)[:_MOST_CLASSES]:
-            pod_class = record.pod_class
+            pod_class = class_of(record)
             looked = (await collected(looking(self._view, record)))[0]
             self._causes[pod_class] = "alignment" if looked.lacks_only_alignment else looked.cause
             self._looked_at[pod_class] = now
 
     def _needs_node(self, record: PodRecord) -> bool:
         """Returns whether the pod waits for what a new node has, and no autoscaler adds one by itself."""
-        cause = self._causes.get(record.pod_class)
+        cause = self._causes.get(self._ledger.gates.class_of(record))
         return cause == "alignment" or (cause == "resources" and record.status.is_placeable)
 
     async def _gangs(self, ready: Sequence[PodRecord]) -> AsyncIterator[list[PodRecord]]:

@@ -7,7 +7,7 @@ Three subsets have a name: `standing` gates, that free capacity does not open; `
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -194,6 +194,14 @@ class Gates:
         if len(own) > 1 and any(self.minds_order(pod, name) for pod in own):
             return False
         return admission_order.survive_any_order(node_state, record, absent, _MAX_ORDERS)
+
+    def class_of(self, record: PodRecord) -> Hashable:
+        """Returns a key that is equal for pods with the same answers everywhere: `PodRecord.pod_class`, with what their
+        claims are for in place of the names of the claims."""
+        if not record.claims:
+            return record.pod_class
+        nameless = msgspec.structs.replace(record, claims=())
+        return nameless.pod_class, record.namespace, *(option.digest(record) for option in self.options_for(record))
 
     def waits(self, record: PodRecord) -> bool:
         """Returns whether the pod cannot be placed on any node yet (`Option.waits`)."""

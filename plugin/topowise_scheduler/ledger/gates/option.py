@@ -140,6 +140,11 @@ class Option:
         """Returns whether the kubelet of a node on which the pod fits may refuse the pod by chance."""
         return False
 
+    def digest(self, record: PodRecord) -> bytes:
+        """Returns a key that is equal for pods of equal requests for which the option has the same answers, whatever
+        the names are of what they refer to."""
+        return b""
+
     def waits(self, record: PodRecord) -> bool:
         """Returns whether the pod needs something that does not exist yet, so that it cannot be placed on any node."""
         return False

@@ -183,6 +183,10 @@ class ClaimOption(Option):
         """See `Option`."""
         return not self.nodes.applies(record) or not self.nodes.of(record, name).devices.problem
 
+    def digest(self, record: PodRecord) -> bytes:
+        """See `Option`."""
+        return self.nodes.digest(record)
+
     def waits(self, record: PodRecord) -> bool:
         """See `Option`. A controller makes the claims of templates after the pod."""
         claims = self.nodes.settings.claims

@@ -276,8 +276,6 @@ class Claims:
 
         `is_new`: on a node that the cluster does not have yet. It has devices as the slices of this node name, and of
         these only those `taken` are not free."""
-        if is_new and name not in self._slices_by_node:
-            return ClaimedDevices(problem="no ResourceSlice says which devices a new node has")
         allocated: list[DeviceID] = []
         waiting: list[ResourceClaim] = []
         is_made = False
@@ -306,6 +304,8 @@ class Claims:
             return ClaimedDevices(problem="kube-scheduler makes a claim for extended resources of the pod")
         if not waiting:
             return ClaimedDevices(self._located(allocated, name), is_allocated=True)
+        if is_new and name not in self._slices_by_node:
+            return ClaimedDevices(problem="no ResourceSlice says which devices a new node has")
         assumed = None if is_new or pod.uid in leaving else self._assumed.get(pod.uid)
         if assumed is not None and assumed.node == name:
             chosen = {claim.key: assumed.allocations.get(claim.key) for claim in waiting}

@@ -203,7 +203,7 @@ def pack(
     # By class: the nodes before this index have refused a pod of the class, and nothing leaves a node.
     full: dict[Hashable, int] = {}
     for record in records:
-        key = (record.pod_class, record.namespace)
+        key = (cluster.ledger.gates.class_of(record), record.namespace)
         at = next((at for at in range(full.get(key, 0), len(nodes)) if nodes[at].take(record)), None)
         if at is None:
             at = len(nodes)

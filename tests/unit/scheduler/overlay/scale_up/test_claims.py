@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from claim_objects import DRIVER, ClaimService, claim, claiming, sized_claim
+from claim_objects import DRIVER, ClaimService, claim, claiming, put_class, sized_claim
 from placing import GATED
 from scheduling import NoApi, exact, kubelet, pod
 from steering_pods import marked
 from topowise_scheduler.controllers.scale_up_demand import Demand
+from topowise_scheduler.options.claims.gate import ClaimOption
 from topowise_scheduler.overlay.scale_up import node_groups
-from topowise_scheduler.overlay.scale_up.node_groups import Packing, Profile
+from topowise_scheduler.overlay.scale_up.node_groups import Packing, PlannedNode, Profile
 from topowise_scheduler.overlay.scale_up.template_nodes import TemplateNodes
 
 KEYS = ("pool",)
@@ -103,6 +104,32 @@ def test_a_claim_with_devices_of_a_node_gets_no_other_node() -> None:
     document["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [{"matchFields": fields}]}
     service.claims.put_claim(sized_claim(document))
     assert service.pack(gated("p", "1", "other")).unplaced
+
+
+def test_pods_with_equal_claims_of_their_own_are_packed_as_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full node is asked once for all of them, not for each."""
+    service, asked = GroupService(0), []
+    take = PlannedNode.take
+    monkeypatch.setattr(PlannedNode, "take", lambda node, record: bool(asked.append(record.name)) or take(node, record))
+    for number in range(20):
+        service.put_claim(f"own-{number}")
+    packing = service.pack(*(gated(f"p{number}", "1", f"own-{number}") for number in range(20)))
+    assert sizes(packing) == [1] * 20
+    assert len(asked) < 3 * 20
+
+
+def test_an_extended_resource_of_a_device_plugin_needs_no_slices() -> None:
+    """A class backs it too, for nodes without the plug-in."""
+    service = GroupService(0)
+    service.claims.drop_slice(f"n1-{DRIVER}")
+    put_class(service.claims, "backing", extendedResourceName="example.com/gpu")
+    amounts = {"cpu": "8", "memory": "64Gi", "pods": "110", "example.com/gpu": "1"}
+    service.put_node("n1", labels={"pool": "a", "kubernetes.io/hostname": "n1"}, allocatable=amounts)
+    document = pod("p", "1", **GATED)
+    for listed in document["spec"]["containers"][0]["resources"].values():
+        listed["example.com/gpu"] = "1"
+    nodes = service.ledger.gates.option(ClaimOption).nodes
+    assert not nodes.once_placed(service.put(document), "n1", [kubelet()], (), is_new=True).devices.problem
 
 
 @pytest.mark.parametrize("is_gated", [True, False])
