@@ -25,7 +25,7 @@ from topowise_scheduler.ledger.gates.option import Cluster
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import CacheUntilChange
 from topowise_scheduler.options.claims.annotation import NO_DEMAND, Alignment
-from topowise_scheduler.options.claims.devices import ClaimedDevices, numa_nodes_of
+from topowise_scheduler.options.claims.devices import ClaimedDevices, Taken, numa_nodes_of
 from topowise_scheduler.options.claims.work import MOST_UNITS, Work
 from topowise_scheduler.options.steering.annotation import NO_DEMAND as NOT_STEERED
 from topowise_scheduler.options.steering.choice import Demand, takers, views_of
@@ -36,7 +36,7 @@ from topowise_scheduler.verdicts.refusals import Refusal
 if TYPE_CHECKING:
     # At run time most installations do not need these.
     from topowise_scheduler.options.claims.ledger import Claims, Rank
-    from topowise_scheduler.options.claims.objects import DeviceID, DeviceRequestAllocationResult
+    from topowise_scheduler.options.claims.objects import DeviceID
 
 _MAX_NUMA_BYTES = 4 << 20
 _MOST_BYTES: Final = 1 << 20
@@ -184,7 +184,7 @@ class ClaimedNodes(Source):
         name: str,
         states: Sequence[Kubelet],
         leaving: Collection[str],
-        taken: Sequence[DeviceRequestAllocationResult] = (),
+        taken: Taken = (),
         *,
         is_new: bool = False,
     ) -> Claimed:
@@ -199,7 +199,7 @@ class ClaimedNodes(Source):
         name: str,
         ranks: Iterator[Rank],
         leaving: Collection[str],
-        taken: Sequence[DeviceRequestAllocationResult] = (),
+        taken: Taken = (),
         work: Work | None = None,
         *,
         is_new: bool = False,

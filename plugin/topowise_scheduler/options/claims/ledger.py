@@ -34,7 +34,7 @@ from topowise.placement import ALLOCATED_FOR
 from topowise.pods import Needs
 from topowise_scheduler.options.claims.allocated import AllocatedDevices, ClaimUsers, user_of
 from topowise_scheduler.options.claims.allocator import Allocation, NoFit, Unknown, allocate
-from topowise_scheduler.options.claims.devices import ClaimedDevice, ClaimedDevices, all_results
+from topowise_scheduler.options.claims.devices import ClaimedDevice, ClaimedDevices, Taken, all_results
 from topowise_scheduler.options.claims.inventory import Inventory
 from topowise_scheduler.options.claims.objects import (
     EXTENDED_RESOURCE_CLAIM,
@@ -161,6 +161,8 @@ class Claims:
         # Claims that this service has allocated.
         self._marked: set[str] = set()
         self._assumed: dict[str, Assumed] = {}
+        # The same by claim and UID.
+        self._assumed_claims: dict[str, dict[str, Assumed]] = {}
 
     @property
     def nodes(self) -> Collection[str]:
@@ -248,7 +250,8 @@ class Claims:
             if kept is None:
                 parts.append(b"-")
             elif kept.claim.status.allocation is None:
-                parts.append(kept.digest)
+                assumed_for = ",".join(self._assumed_claims.get(f"{namespace}/{name}", ()))
+                parts.append(kept.digest + assumed_for.encode())
             else:
                 parts.append(_encode([tuple(result.id) for result in _results(kept.claim)]))
         return blake2b(b"\0".join(parts), digest_size=16).digest()
@@ -263,7 +266,7 @@ class Claims:
         node: Node | None,
         name: str,
         leaving: Collection[str] = (),
-        taken: Sequence[DeviceRequestAllocationResult] = (),
+        taken: Taken = (),
         work: Work | None = None,
         ranks: Iterable[Rank] = (any_device,),
         *,
@@ -278,7 +281,7 @@ class Claims:
         these only those `taken` are not free."""
         allocated: list[DeviceID] = []
         waiting: list[ResourceClaim] = []
-        is_made = False
+        is_made, is_written = False, True
         freed = {claim.key: claim for claim in self._users.freed(leaving)}
         for claim_name in pod.claims:
             key = f"{pod.namespace}/{claim_name}"
@@ -288,13 +291,21 @@ class Claims:
                 return ClaimedDevices(
                     problem=f"ResourceClaim{'Template' * bool(is_of_template)} {template} is not known"
                 )
-            if kept.claim.status.allocation is None or pod.uid in leaving:
+            shared = None if kept.claim.status.allocation else self._shared(key, pod.uid, leaving, taken)
+            if shared is not None:
+                if node is not None and not is_new and not _is_usable(shared, node):
+                    return ClaimedDevices(problem=f"ResourceClaim {claim_name} is for another node", is_short=True)
+                allocated += [result.id for result in shared.devices.results or () if not result.adminAccess]
+                is_written = False
+            elif kept.claim.status.allocation is None or pod.uid in leaving:
                 waiting.append(kept.claim)
             elif key in freed:
                 return ClaimedDevices(
                     problem=f"ResourceClaim {claim_name} may be allocated anew once its pods have left"
                 )
-            elif node is not None and not _is_available(kept.claim, replace(node, name="") if is_new else node):
+            elif node is not None and not _is_usable(
+                kept.claim.status.allocation, replace(node, name="") if is_new else node
+            ):
                 return ClaimedDevices(problem=f"ResourceClaim {claim_name} has devices of other nodes", is_short=True)
             else:
                 allocated += [result.id for result in _results(kept.claim) if not result.adminAccess]
@@ -303,7 +314,7 @@ class Claims:
         if not is_made and any(name not in plugged for name in self.extended_resources(pod.needs)):
             return ClaimedDevices(problem="kube-scheduler makes a claim for extended resources of the pod")
         if not waiting:
-            return ClaimedDevices(self._located(allocated, name), is_allocated=True)
+            return ClaimedDevices(self._located(allocated, name), is_allocated=is_written)
         if is_new and name not in self._slices_by_node:
             return ClaimedDevices(problem="no ResourceSlice says which devices a new node has")
         assumed = None if is_new or pod.uid in leaving else self._assumed.get(pod.uid)
@@ -312,15 +323,25 @@ class Claims:
             allocations = {key: allocation for key, allocation in chosen.items() if allocation is not None}
             if len(allocations) == len(waiting):
                 return self._chosen(allocated, allocations, name)
+        held = [result for _, allocation in taken for result in allocation.devices.results or ()]
         if is_new:
             ranks = (partial(self._of_node, name, rank) for rank in ranks)
-            changes = self._all_free_but(taken)
+            changes = self._all_free_but(held)
         else:
             # What is assumed for the pod itself was for other claims, or for another node.
-            changes = self._as_if(self._freed_results(freed.values(), {*leaving, pod.uid}), taken)
+            changes = self._as_if(self._freed_results(freed.values(), {*leaving, pod.uid}), held)
         with changes:
             choice = self._choose(pod.uid, node, waiting, ranks, work or Work())
         return choice if isinstance(choice, ClaimedDevices) else self._chosen(allocated, choice, name)
+
+    def _shared(self, key: str, uid: str, leaving: Collection[str], taken: Taken) -> AllocationResult | None:
+        """Returns what a claim without an allocation is expected to get for another pod, None if nothing is."""
+        if uid in leaving or key.count("/") > 1:
+            # Claims that are generated from a template belong to one pod.
+            return None
+        others = self._assumed_claims.get(key, {}).items()
+        assumed = [assumed.allocations[key] for other, assumed in others if other != uid and other not in leaving]
+        return next((allocation for claim, allocation in taken if claim == key), assumed[0] if assumed else None)
 
     def _chosen(
         self, allocated: Sequence[DeviceID], allocations: Mapping[str, AllocationResult], name: str
@@ -418,6 +439,8 @@ class Claims:
         if not waiting:
             return
         self._assumed[uid] = Assumed(node, waiting)
+        for key in waiting:
+            self._assumed_claims.setdefault(key, {})[uid] = self._assumed[uid]
         self._hold(all_results(waiting))
         self.changed(node, False)
 
@@ -425,6 +448,8 @@ class Claims:
         """Ends the assumed allocation of a pod, if it has one."""
         assumed = self._assumed.pop(uid, None)
         if assumed is not None:
+            for key in assumed.allocations:
+                _drop(self._assumed_claims, key, uid)
             self._release(all_results(assumed.allocations))
             self.changed(assumed.node, True)
 
@@ -434,13 +459,12 @@ class Claims:
 
     def _settle(self, key: str) -> None:
         """Ends the assumed allocations of a claim whose status has an allocation, or which is gone."""
-        for uid, assumed in list(self._assumed.items()):
-            allocation = assumed.allocations.pop(key, None)
+        for uid, assumed in self._assumed_claims.pop(key, {}).items():
+            allocation = assumed.allocations.pop(key)
             if not assumed.allocations:
                 del self._assumed[uid]
-            if allocation is not None:
-                self._release(allocation.devices.results or ())
-                self.changed(assumed.node, True)
+            self._release(allocation.devices.results or ())
+            self.changed(assumed.node, True)
 
     # Objects
 
@@ -604,10 +628,9 @@ def _results(claim: ResourceClaim) -> tuple[DeviceRequestAllocationResult, ...]:
     return () if allocation is None else allocation.devices.results or ()
 
 
-def _is_available(claim: ResourceClaim, node: Node) -> bool:
+def _is_usable(allocation: AllocationResult, node: Node) -> bool:
     """Returns whether a node can use the devices of an allocated claim."""
-    allocation = claim.status.allocation
-    return allocation is None or allocation.nodeSelector is None or selects(allocation.nodeSelector, node)
+    return allocation.nodeSelector is None or selects(allocation.nodeSelector, node)
 
 
 def _provisional(key: str) -> Callable[[], str]:
@@ -624,6 +647,12 @@ def _take(shares: Counter[str], name: str, size: int) -> None:
     shares[name] -= size
     if shares[name] <= 0:
         del shares[name]
+
+
+def _drop(by_claim: dict[str, dict[str, Assumed]], key: str, uid: str) -> None:
+    del by_claim[key][uid]
+    if not by_claim[key]:
+        del by_claim[key]
 
 
 def _discard(sets: dict[Any, set[str]], key: Any, name: str) -> None:

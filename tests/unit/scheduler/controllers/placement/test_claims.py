@@ -393,6 +393,26 @@ async def test_a_group_gets_all_its_devices_or_none(server: Server) -> None:
     assert len(server.service.claims.assumed()) == 3
 
 
+async def test_a_group_that_shares_a_claim_is_on_one_node(server: Server) -> None:
+    group = {"labels": {"topowise.io/pod-group": "g"}, "annotations": {"topowise.io/pod-group-size": "3"}}
+    server.put_claim("other", devices=["gpu-0"], reserved=["uid-o"])
+    server.service.add_node("n2", 0, 1)
+    server.put_claim("shared")
+    for name in "abc":
+        server.put_pod(f"p{name}", "shared", cpu="1", **group)
+    first, *others = _decided(server)
+    assert len(others) == 2
+    assert {write.node for write in others} == {first.node}
+    # None of the others is opened before the claim is written for the first.
+    allocation = ClaimAllocation(server, server.service.ledger.gates.option(ClaimOption))
+    _, problem = await allocation.prebind(others[0].record, first.node, lambda record: "")
+    assert problem
+    assert server.devices("shared") == []
+    for write in (first, *others):
+        assert await allocation.prebind(write.record, write.node, lambda record: "") == (write.record, "")
+    assert server.claims["shared"]["metadata"]["annotations"] == {ALLOCATED_FOR: first.record.uid}
+
+
 def test_claimed_cpus_are_near_other_claimed_devices(server: Server) -> None:
     """As dra-driver-cpu has them in grouped mode, on nodes whose kubelet gives out no CPUs: NUMA node 0 has the only
     free GPU, so the CPUs are of its group, which several claims share."""

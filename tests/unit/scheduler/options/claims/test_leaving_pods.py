@@ -19,7 +19,6 @@ from topowise.steering import RESOURCE
 from topowise_scheduler.controllers.alignment import AlignmentPreemption, Victims
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.options.claims.devices import all_results
 from topowise_scheduler.options.claims.gate import ClaimOption
 from topowise_scheduler.options.claims.ledger import Claims
 from topowise_scheduler.verdicts import kube_scheduler
@@ -115,7 +114,7 @@ def test_the_replacement_of_a_pod_gets_new_devices() -> None:
 
     found = claims.devices(Moved(), Node("n2"), "n2", ["uid-p"])
     assert [device.id.pool for device in found.devices] == ["n2"]
-    taken = all_results(found.allocations)
+    taken = tuple(found.allocations.items())
     assert claims.devices(Moved(), Node("n2"), "n2", ["uid-p"], taken).is_short
     assert not claims.devices(Moved(), Node("n2"), "n2", ["uid-p"]).problem
 

@@ -47,6 +47,18 @@ def test_a_device_is_for_one_pod_of_the_group() -> None:
     assert "notExamined" not in found
 
 
+def test_pods_that_share_a_claim_get_its_devices_together() -> None:
+    """A node has 3 and 4 CPUs: the third pod of 3 CPUs cannot follow the others, whatever another node has."""
+    cluster = service(0)
+    cluster.add_node("n2", 0)
+    pods = [claiming(name, "3", "a") for name in ("p", "q", "r")]
+    found = answer(cluster, *pods[:2], claiming("other", "3", "b"))
+    assert [placed["node"] for placed in found["placements"]] == ["n1", "n1", "n2"]
+    found = answer(cluster, *pods)
+    assert not found["fits"]
+    assert [placed["pod"] for placed in found["placements"]] == ["default/p", "default/q"]
+
+
 @pytest.mark.parametrize(("numa", "fits"), [((0, 1), True), ((0, 0), False)])
 def test_each_pod_is_near_its_own_device(numa: tuple[int, int], fits: bool) -> None:
     """The first pod takes NUMA node 0, and the kubelet places the second on NUMA node 1."""

@@ -82,6 +82,11 @@ def test_devices_and_cpus_of_a_new_node_are_near_each_other() -> None:
     assert sizes(GroupService(1, 1, markers=512).pack(steered)) == [1]
 
 
+def test_pods_that_share_a_claim_need_one_node() -> None:
+    packing = GroupService(0).pack(gated("p", "1", "a"), gated("q", "1", "a"))
+    assert sizes(packing) == [2]
+
+
 def test_devices_that_no_slice_names_get_no_node() -> None:
     service = GroupService(0)
     service.claims.drop_slice(f"n1-{DRIVER}")
