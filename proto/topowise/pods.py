@@ -74,6 +74,7 @@ class PodResourceClaim(msgspec.Struct, frozen=True, gc=False):
 
     name: str = ""
     resourceClaimName: str | None = None
+    resourceClaimTemplateName: str | None = None
 
 
 class ResourceClaimStatus(msgspec.Struct, frozen=True, gc=False):
@@ -181,16 +182,19 @@ _NO_STATUS: Final = Status()
 
 
 def claim_names(pod: Pod) -> tuple[str, ...]:
-    """Returns the names of the pod's ResourceClaims in the order of the spec, "" for a claim that is not generated yet
-    (k8s.io/dynamic-resource-allocation/resourceclaim, Name). The claim of extended resources is the last."""
+    """Returns the names of the pod's ResourceClaims in the order of the spec, "template/number" for a claim that is not
+    generated yet, which is no name of an object (k8s.io/dynamic-resource-allocation/resourceclaim, Name). The claim of
+    extended resources is the last."""
     claims, status = pod.spec.resourceClaims, pod.status or _NO_STATUS
     extended = status.extendedResourceClaimStatus
     if not claims and extended is None:
         return ()
     generated = {item.name: item.resourceClaimName for item in status.resourceClaimStatuses or ()}
     names = [
-        claim.resourceClaimName if claim.resourceClaimName is not None else generated.get(claim.name, "")
-        for claim in claims or ()
+        claim.resourceClaimName
+        if claim.resourceClaimName is not None
+        else generated.get(claim.name, f"{claim.resourceClaimTemplateName or ''}/{number}")
+        for number, claim in enumerate(claims or ())
     ]
     if extended is not None:
         names.append(extended.resourceClaimName)

@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from api_objects import create_with_status
+from claim_objects import ClaimService, claiming
+from placing import GATED
 from sandbox.apiserver import ApiServer
 from scheduling import WAITS, Clock, Service, configuration, exact, kubelet, machine, pod, topology_of
 from topowise import pods
@@ -23,7 +25,7 @@ from topowise_scheduler.controllers.scale_up_demand import Demand
 from topowise_scheduler.controllers.workload_pods import WorkloadPods
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.overlay.overlay import NodeCopy
-from topowise_scheduler.overlay.scale_up.budget import Limits
+from topowise_scheduler.overlay.scale_up.budget import HOLD_S, Limits
 from topowise_scheduler.overlay.scale_up.node_groups import GroupLabels, Profile
 from topowise_scheduler.overlay.scale_up.placeholders import LABEL
 from topowise_scheduler.verdicts.kube_scheduler import Node
@@ -50,12 +52,13 @@ class Cluster:
         declared: Mapping[GroupLabels, Profile] | None = None,
         limits: Limits = LIMITS,
         patience: float = 0.0,
+        service: Service | None = None,
     ):
         self.server, self.api = server, api
         self.settings = settings
         self.declared = declared
         self.limits, self.patience = limits, patience
-        self.service = Service("TightFit", clock=Clock())
+        self.service = service or Service("TightFit", clock=Clock())
         self.later = 0.0
         server.create("priorityclasses.scheduling.k8s.io", {"metadata": {"name": "topowise-placeholder"}, "value": -5})
         self.start()
@@ -235,6 +238,52 @@ async def test_the_new_node_is_reserved_and_the_placeholder_ends_when_the_pod_ru
     (placeholder,) = await cluster.placeholders()
     assert placeholder["status"]["phase"] == "Succeeded"
     assert placeholder["status"]["conditions"][0]["reason"] == "PlaceholderEnded", "Karpenter reads no phase"
+
+
+async def test_a_new_node_is_awaited_until_its_devices_are_there(server: ApiServer, api: Api) -> None:
+    """Its drivers start later than its exporter: a report alone does not make the node useless, or use up its time."""
+    service = ClaimService(clock=Clock(), places=True)
+    cluster = Cluster(server, api, service=service)
+    service.put_devices("n1", 1)
+    service.put_claim("running", 1, ["gpu-0"])
+    service.put_claim("a")
+    waiting = await cluster.waits("w", "1", **claims_of(claiming("w", "1", "a")), **GATED)
+    uid = waiting["metadata"]["uid"]
+    await cluster.leader.sync()
+    assert len(await cluster.placeholders()) == 1
+    cluster.join("n2")
+    for _ in range(2):
+        await cluster.leader.sync()
+        service.wait(HOLD_S + 1)
+    assert await cluster.outcomes() == [""]
+    assert not service.ledger.pods.of(uid).node
+    service.put_devices("n2", 1)
+    await cluster.leader.sync()
+    assert service.ledger.pods.of(uid).node == "n2"
+    assert [device.pool for (device, _, is_allocated) in service.claims.devices_of_node("n2") if is_allocated] == ["n2"]
+    cluster.runs(waiting, "n2")
+    await cluster.leader.sync()
+    assert await cluster.outcomes() == ["helped"]
+
+
+async def test_a_new_node_without_its_devices_counts_as_a_failure(server: ApiServer, api: Api) -> None:
+    service = ClaimService(clock=Clock(), places=True)
+    cluster = Cluster(server, api, service=service)
+    service.put_devices("n1", 1)
+    service.put_claim("running", 1, ["gpu-0"])
+    service.put_claim("a")
+    await cluster.waits("w", "1", **claims_of(claiming("w", "1", "a")), **GATED)
+    await cluster.leader.sync()
+    cluster.join("n2")
+    cluster.later = 901.0
+    await cluster.leader.sync()
+    assert await cluster.outcomes() == ["late"]
+    await cluster.leader.sync()
+    assert len(await cluster.placeholders()) == 1, "the group has a pause"
+
+
+def claims_of(document: Json) -> Json:
+    return {"resourceClaims": document["spec"]["resourceClaims"]}
 
 
 async def test_equal_pods_get_as_many_nodes_as_they_need_the_first_alone(cluster: Cluster) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from scheduling import Service, exact, kubelet, pod
-from topowise_scheduler.options.claims import objects
+from scheduling import Service, decoded, exact, kubelet, pod
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.options.claims import objects, watch
 from topowise_scheduler.options.claims.claimed_nodes import ClaimSettings
 from topowise_scheduler.options.claims.ledger import Claims, Sized
 from topowise_scheduler.verdicts.kube_scheduler import Node
@@ -62,6 +63,12 @@ def claim(
     if owner:
         document["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": owner, "uid": owner, "controller": True}]
     return document
+
+
+def template(name: str, count: int = 1) -> dict[str, Any]:
+    """Returns a ResourceClaimTemplate whose claims are for `count` devices."""
+    of_claim = claim(name, count)
+    return {"metadata": of_claim["metadata"], "spec": {"metadata": {"labels": {"a": "b"}}, "spec": of_claim["spec"]}}
 
 
 def sized_claim(document: dict[str, Any]) -> Sized[objects.ResourceClaim]:
@@ -123,9 +130,60 @@ class ClaimService(Service):
         """The watch brings a claim."""
         self.claims.put_claim(sized_claim(claim(name, count, devices, **fields)))
 
+    def put_template(self, name: str, count: int = 1) -> None:
+        """The watch brings a ResourceClaimTemplate."""
+        self.claims.put_claim(watch.decode_template(msgspec.json.encode(template(name, count))))
+
     def put_devices(self, node: str, *numa: int | None) -> None:
         """The watch brings the slice of a node."""
         self.claims.put_slice(sized_slice(device_slice(node, numa)))
+
+
+class FilledService(ClaimService):
+    """A service whose nodes have real kubelets. With `markers` it steers."""
+
+    def __init__(self, *numa: int, markers: int | None = None, **options: Any) -> None:
+        super().__init__(markers=markers, **options)
+        self.steers = markers is not None
+        self.kubelets: dict[str, Kubelet] = {}
+        self.add("n1", *numa)
+        self.put_claim("new")
+
+    def add(self, name: str, *numa: int) -> None:
+        """A node joins, whose devices are on these NUMA nodes."""
+        self.kubelets[name] = kubelet()
+        self.put_node(name)
+        self.report(exact(self.kubelets[name], name=name))
+        self.put_devices(name, *numa)
+
+    def run(self, name: str, cpu: str, *devices: str, node: str = "n1", **fields: Any) -> str:
+        """A pod runs on a node; with a claim if it has devices. Returns its UID."""
+        uid = f"uid-{name}"
+        if devices:
+            self.put_claim(f"of-{name}", len(devices), devices, node=node, reserved=[uid], owner=uid)
+        of_pod = [f"of-{name}"] if devices else []
+        fields = {"priority": 0, **fields}
+        document = claiming(name, cpu, *of_pod, node=node, phase="Running", **fields)
+        running = self.kubelets[node]
+        assert running.admit(decoded(document)).admitted
+        self.put(document, is_news=False)
+        self.report(exact(running, version=str(len(running.active) + 1), name=node))
+        return uid
+
+    def end(self, name: str, node: str = "n1") -> None:
+        """A pod ends, and with it its claim."""
+        running = self.kubelets[node] = self.kubelets[node].without([f"uid-{name}"])
+        self.claims.drop_claim(f"default/of-{name}")
+        self.ledger.drop_pod(f"uid-{name}")
+        self.report(exact(running, version=str(50 - len(running.active)), name=node))
+
+
+def from_templates(name: str, cpu: str = "2", *templates: str, alignment: str = "", **fields: Any) -> dict[str, Any]:
+    """Returns a pod whose claims are to be made from these templates."""
+    document = claiming(name, cpu, *templates, alignment=alignment, **fields)
+    for item in document["spec"]["resourceClaims"]:
+        item["resourceClaimTemplateName"] = item.pop("resourceClaimName")
+    return document
 
 
 def claiming(name: str, cpu: str = "2", *claims: str, alignment: str = "", **fields: Any) -> dict[str, Any]:

@@ -187,6 +187,7 @@ BUILTIN: tuple[Resource, ...] = (
     Resource("resource.k8s.io", "ResourceSlice", "resourceslices", _V1, has_generation=True,
              selectable_fields=("spec.nodeName", "spec.driver")),
     Resource("resource.k8s.io", "ResourceClaim", "resourceclaims", _V1, namespaced=True, has_status=True),
+    Resource("resource.k8s.io", "ResourceClaimTemplate", "resourceclaimtemplates", _V1, namespaced=True),
     Resource("resource.k8s.io", "DeviceClass", "deviceclasses", _V1, has_generation=True),
     Resource("events.k8s.io", "Event", "events", _V1, namespaced=True, short_names=("ev",), create_on_update=True,
              selectable_fields=("reason", "reportingController", "type", "regarding.name", "regarding.namespace")),

@@ -288,7 +288,7 @@ class AdmissionChecks:
         uid = workload.metadata.uid
         missing = await left_over(self._view.trial, [_with_uid(workload, pod) for pod in pods])
         records = [self._view.trial.record(pod) for pod in missing]
-        if not records or not all(map(is_examined, records)):
+        if not records or not all(is_examined(self._ledger.gates, record) for record in records):
             return "a pod has requirements that are not checked" if records else "the cluster has changed"
         names = {pod.metadata.name for pod in missing}
         placed: Mapping[str, str] = {}

@@ -96,6 +96,9 @@ class AlignmentPreemption:
     async def _candidates(self, pod: Pod) -> tuple[Question, list[str]]:
         """Returns the question, and the nodes that lack only alignment; no nodes if a node takes the pod as it is."""
         question = self._cluster.question(pod, self._cluster.names)
+        if self._ledger.gates.waits(question.record):
+            # Its claims may be others once they exist.
+            return question, []
         await sliced(self._answers.steps(question))
         question = self._answers.renewed(question)
         verdicts = self._answers.verdicts(question)

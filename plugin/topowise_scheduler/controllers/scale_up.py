@@ -188,14 +188,15 @@ class ScaleUp:
             (f"its kubelet refused {pod.name}: {pod.status.refusal}" for pod in refused if pod.node in added), ""
         )
         node = self._nodes.get(name)
-        if node is None or not node.is_ready or not self._ledger.reports.is_confirmed(name):
+        is_reported = node is not None and node.is_ready and self._ledger.reports.is_confirmed(name)
+        profile = await self._profile(placeholder.group, [node]) if node is not None and is_reported else None
+        asked = [] if profile is None else [(profile, record) for record in waiting]
+        # The drivers of its devices may start later than its exporter.
+        if not is_reported or any(node_groups.lacks_devices(self._cluster, *item) for item in asked):
             self._reported.pop(name, None)
             return budget.Facts(age, len(waiting), len(where), on_node, has_node=node is not None, refusal=refusal)
         since = self._reported.setdefault(name, self._clock())
-        profile = await self._profile(placeholder.group, [node])
-        refusals = (
-            [] if profile is None else [node_groups.refusal(self._cluster, profile, record) for record in waiting]
-        )
+        refusals = [node_groups.refusal(self._cluster, *item) for item in asked]
         refusal = refusal or next(filter(None, refusals), "")
         return budget.Facts(
             age, len(waiting), len(where), on_node, has_node=True, reported_for=self._clock() - since, refusal=refusal

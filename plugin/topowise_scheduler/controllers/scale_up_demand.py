@@ -1,4 +1,8 @@
-"""The pods that need a new node: they wait only for alignment, long enough, and no node is requested for them."""
+"""The pods that need a new node: they wait only for alignment, long enough, and no node is requested for them.
+
+An autoscaler does not see pods with the gate of this service. So such a pod may also lack resources in sum, or devices
+of claims that are allocated here.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from topowise_scheduler.controllers import pod_lists
 from topowise_scheduler.controllers.controller import in_turn
 from topowise_scheduler.explain.cluster_view import ClusterView
 from topowise_scheduler.explain.waiting import looking
+from topowise_scheduler.ledger.gates.gates import Gates
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.overlay.fit_together import GroupPlacer
 from topowise_scheduler.overlay.trial import Trial
@@ -53,9 +58,10 @@ class Demand:
         """Returns the pods that need a node, without the `requested` UIDs. `used`: by namespace, as in turns.py; the
         pods whose turn comes first are examined. Raises ApiError."""
         now = self._clock()
-        waiting = [record for record in self._ledger.waiting.values() if is_examined(record)]
+        gates = self._ledger.gates
+        waiting = [record for record in self._ledger.waiting.values() if is_examined(gates, record)]
         await self._look(waiting, now)
-        wanted = [record for record in waiting if record.group or self._causes.get(record.pod_class) == "alignment"]
+        wanted = [record for record in waiting if record.group or self._needs_node(record)]
         self._since = {record.uid: self._since.get(record.uid, now) for record in wanted}
         ready = [
             record
@@ -68,15 +74,21 @@ class Demand:
 
     async def _look(self, waiting: Sequence[PodRecord], now: float) -> None:
         """Updates the causes: why the pods of each class wait."""
-        classes = {record.pod_class: record for record in waiting if not record.group}
+        class_of = self._ledger.gates.class_of
+        classes = {class_of(record): record for record in waiting if not record.group}
         self._looked_at = {pod_class: self._looked_at.get(pod_class, 0.0) for pod_class in classes}
         self._causes = {pod_class: cause for pod_class, cause in self._causes.items() if pod_class in classes}
         looked_at = {record.uid: self._looked_at[pod_class] for pod_class, record in classes.items()}
         for record in in_turn(classes.values(), {}, looked_at)[:_MOST_CLASSES]:
-            pod_class = record.pod_class
+            pod_class = class_of(record)
             looked = (await collected(looking(self._view, record)))[0]
             self._causes[pod_class] = "alignment" if looked.lacks_only_alignment else looked.cause
             self._looked_at[pod_class] = now
+
+    def _needs_node(self, record: PodRecord) -> bool:
+        """Returns whether the pod waits for what a new node has, and no autoscaler adds one by itself."""
+        cause = self._causes.get(self._ledger.gates.class_of(record))
+        return cause == "alignment" or (cause == "resources" and record.status.is_placeable)
 
     async def _gangs(self, ready: Sequence[PodRecord]) -> AsyncIterator[list[PodRecord]]:
         """Yields of each gang the pods that do not fit beside its other pods."""
@@ -117,12 +129,12 @@ def units(records: Sequence[PodRecord]) -> Iterator[list[PodRecord]]:
             yield members
 
 
-def is_examined(record: PodRecord) -> bool:
+def is_examined(gates: Gates, record: PodRecord) -> bool:
     """Returns whether topowise checks all requirements of the pod: it would wait on a new node for the others."""
     constraints = record.constraints
     return (
         not record.status.leaving
         and record.needs is not None
         and constraints is not None
-        and not constraints.unexamined
+        and not gates.unexamined(constraints.unexamined)
     )

@@ -197,8 +197,11 @@ class Reservations:
         for option in options:
             expected = option.expected(expected, reserved.node)
         self._bookings.move(expected, reserved, needs=needs)
-        for option in options:
-            option.reserve(record, reserved.node)
+        self._tell_options(record, reserved.node)
+
+    def _tell_options(self, record: PodRecord, name: str) -> None:
+        for option in self._gates.options_for(record):
+            option.reserve(record, name)
 
     def put_unasked(
         self, record: PodRecord, needs: pods.Needs, name: str, seconds: float, *, in_any_order: bool = False
@@ -221,6 +224,7 @@ class Reservations:
         until = self._clock() + seconds
         reserved = msgspec.structs.replace(pod.left(), node=name, state=State.RESERVED, until=until)
         self._bookings.move(record, reserved, needs=needs)
+        self._tell_options(record, name)
         return None
 
     def put_for_other_binder(
@@ -256,6 +260,8 @@ class Reservations:
         if pod.is_assigned or node_state is None or node_state.kubelet is None:
             return
         if pod.state is State.RESERVED and pod.node == name:
+            # Its claims may be others than when it was reserved.
+            self._tell_options(record, name)
             return
         until = self._clock() + PLACED_S
         self._reserve(record, record.needs, PodState(name, State.RESERVED, record.status.nominated, until))

@@ -154,7 +154,7 @@ class Overlay:
         alone = msgspec.structs.replace(record, uid=uid)
         expected = self._expected(alone, name, copy)
         if expected.refusal is not None:
-            return Unfit("gates", expected.refusal)
+            return Unfit("gates", expected.refusal, "" if isinstance(expected.refusal, Refusal) else expected.refusal)
         after = copy.admit(expected.record, expected.takes)
         if isinstance(after, Unfit):
             return after
@@ -208,11 +208,10 @@ class Overlay:
         if copy.like is not None:
             for demand in record.demands.of_options:
                 expected = expected._replace(record=demand.expected(expected.record))
-            return expected
-        node = CopiedNode(copy.states, copy.removed, self._taken)
+        node = CopiedNode(copy.states, copy.removed, self._taken, is_new=copy.like is not None)
         for option in self._gates.options_for(record):
             if expected.refusal is None:
-                expected = option.expected_in(expected, name, node)
+                expected = option.expected_in(expected, name if copy.like is None else copy.like, node)
         return expected
 
     def _elsewhere(self, record: PodRecord, name: str, copy: NodeCopy) -> Refusal | None:

@@ -22,6 +22,7 @@ from topowise_scheduler.ledger import watch
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import Records
 from topowise_scheduler.options.claims import watch as claim_watch
+from topowise_scheduler.options.claims.ledger import Claims
 
 Document = dict[str, Any]
 Right = tuple[str, str, str]
@@ -44,6 +45,7 @@ PLACEHOLDERS, STEERING = "topowise-scheduler-placeholders", "topowise-scheduler-
 WATCH, BESIDE = "reflector", ""
 WATCHED = (NRT, "nodes", "pods", "poddisruptionbudgets.policy")
 CLAIMED = (SLICES, CLAIM, f"deviceclasses.{DRA}")
+TEMPLATES = f"resourceclaimtemplates.{DRA}"
 ELECTION = {"topowise/kube/lease.py ?": f"get,create,update {LEASES}"}
 
 # By what switches them on, as docs/threat-model.md has it: settings of the chart, and the rights of each request, which
@@ -200,6 +202,7 @@ SWITCHES["scheduler"]["config.resourceClaims` with `drivers"] = (
     {
         **CLAIMS[1],
         **PLACES[1],
+        WATCH: f"{CLAIMS[1][WATCH]}; list,watch {TEMPLATES}",
         "topowise_scheduler/options/claims/allocation.py PATCH": f"patch {CLAIM}; patch resourceclaims/status.{DRA}",
         "topowise_scheduler/controllers/unused_claims.py GET": "get pods",
         # Since 1.36 the API server asks for resourceclaims/binding beside the status; no request is of it.
@@ -323,7 +326,8 @@ def test_every_watched_collection_is_listed() -> None:
     nothing: Any = None
     sources = watch.reflectors(nothing, nothing, Records(), Budgets(), watch.Nodes())
     assert {named(source._path) for source in sources} == set(WATCHED)
-    assert {named(source._path) for source in claim_watch.reflectors(nothing, nothing)} == set(CLAIMED)
+    for drivers, watched in (((), CLAIMED), (("gpu.example.com",), (*CLAIMED, TEMPLATES))):
+        assert {named(source._path) for source in claim_watch.reflectors(nothing, Claims(drivers))} == set(watched)
     assert {named(path) for path in PATHS} == {SLICES}
 
 

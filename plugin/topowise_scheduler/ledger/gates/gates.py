@@ -196,11 +196,12 @@ class Gates:
         return admission_order.survive_any_order(node_state, record, absent, _MAX_ORDERS)
 
     def class_of(self, record: PodRecord) -> Hashable:
-        """Returns a key that is equal for pods that get the same answers: the names of claims make no difference."""
+        """Returns a key that is equal for pods with the same answers everywhere: `PodRecord.pod_class`, with what their
+        claims are for in place of the names of the claims."""
         if not record.claims:
             return record.pod_class
-        keys = tuple([option.claims_key(record) for option in self.options_for(record)])
-        return msgspec.structs.replace(record, claims=()).pod_class, record.namespace, keys
+        nameless = msgspec.structs.replace(record, claims=())
+        return nameless.pod_class, record.namespace, *(option.digest(record) for option in self.options_for(record))
 
     def waits(self, record: PodRecord) -> bool:
         """Returns whether the pod cannot be placed on any node yet (`Option.waits`)."""

@@ -49,11 +49,13 @@ class ChangedNode(Protocol):
 
 class CopiedNode(NamedTuple):
     """A node of an overlay: its possible states, and the UIDs of pods that have left. `taken` returns what pods
-    that were placed on any node of the overlay take (`Expected`)."""
+    that were placed on any node of the overlay take (`Expected`). `is_new`: the cluster does not have the node yet, but
+    one like it."""
 
     states: Sequence[Kubelet]
     removed: Collection[str]
     taken: Callable[[], Sequence[Any]]
+    is_new: bool = False
 
 
 class Expected(NamedTuple):
@@ -138,9 +140,10 @@ class Option:
         """Returns whether the kubelet of a node on which the pod fits may refuse the pod by chance."""
         return False
 
-    def claims_key(self, record: PodRecord) -> Hashable:
-        """Returns a key that is equal for pods of a namespace whose claims ask for the same."""
-        return ()
+    def digest(self, record: PodRecord) -> bytes:
+        """Returns a key that is equal for pods of equal requests for which the option has the same answers, whatever
+        the names are of what they refer to."""
+        return b""
 
     def waits(self, record: PodRecord) -> bool:
         """Returns whether the pod needs something that does not exist yet, so that it cannot be placed on any node."""
@@ -177,7 +180,8 @@ class Option:
         return record
 
     def expected_in(self, expected: Expected, name: str, node: CopiedNode) -> Expected:
-        """Returns the same on a copied node, after the options before."""
+        """Returns the same on a copied node, after the options before. `name`: of the node that a new node is like, ""
+        for none."""
         return expected._replace(record=self.expected(expected.record, name))
 
     def reserve(self, record: PodRecord, name: str) -> None:

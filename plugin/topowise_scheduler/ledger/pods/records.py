@@ -103,7 +103,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
 
     `requests`: shared by pods with equal requests; None if they cannot be read, and `problem` says why. Annotations
     that cannot be read are ignored, but a question about the pod gets an error.
-    `claims`: the names of its ResourceClaims, "" for a claim that is not generated yet.
+    `claims`: the names of its ResourceClaims, "template/number" for a claim that is not generated yet.
     `constraints`: known only of a pending pod that has the gate of this service, that is placed, or for which
     kube-scheduler found no node.
     `group`: names the gang that kube-scheduler places together.

@@ -69,9 +69,10 @@ class ClaimAllocation:
         return record, problem
 
     def _is_settled(self, record: PodRecord, node: str) -> bool:
-        """Returns whether nothing is left to allocate here; the devices of other drivers are kube-scheduler's."""
+        """Returns whether nothing is left to allocate here, for this pod or another that shares a claim; the devices of
+        other drivers are kube-scheduler's."""
         devices = self._nodes.of(record, node).devices
-        return devices.is_allocated or not (devices.allocations or devices.is_short)
+        return devices.is_allocated or (bool(devices.problem) and not devices.is_short)
 
     async def _allocate_all(self, record: PodRecord, chosen: Mapping[str, AllocationResult]) -> str:
         for key, allocation in chosen.items():

@@ -25,7 +25,7 @@ from topowise_scheduler.ledger.gates.option import Cluster
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import CacheUntilChange
 from topowise_scheduler.options.claims.annotation import NO_DEMAND, Alignment
-from topowise_scheduler.options.claims.devices import ClaimedDevices, numa_nodes_of
+from topowise_scheduler.options.claims.devices import ClaimedDevices, Taken, numa_nodes_of
 from topowise_scheduler.options.claims.work import MOST_UNITS, Work
 from topowise_scheduler.options.steering.annotation import NO_DEMAND as NOT_STEERED
 from topowise_scheduler.options.steering.choice import Demand, takers, views_of
@@ -36,7 +36,7 @@ from topowise_scheduler.verdicts.refusals import Refusal
 if TYPE_CHECKING:
     # At run time most installations do not need these.
     from topowise_scheduler.options.claims.ledger import Claims, Rank
-    from topowise_scheduler.options.claims.objects import DeviceID, DeviceRequestAllocationResult
+    from topowise_scheduler.options.claims.objects import DeviceID
 
 _MAX_NUMA_BYTES = 4 << 20
 _MOST_BYTES: Final = 1 << 20
@@ -184,12 +184,14 @@ class ClaimedNodes(Source):
         name: str,
         states: Sequence[Kubelet],
         leaving: Collection[str],
-        taken: Sequence[DeviceRequestAllocationResult] = (),
+        taken: Taken = (),
+        *,
+        is_new: bool = False,
     ) -> Claimed:
         """Returns the devices of a pod's claims on a node in these states, once the pods `leaving` have left and these
-        devices are `taken`. The answer is not kept."""
+        devices are `taken`; `is_new`: on a new node that is like this node. The answer is not kept."""
         ranks = self._ranks(record, name, lambda: states)
-        return self._located(name, self._devices(record, name, ranks, leaving, taken))
+        return self._located(name, self._devices(record, name, ranks, leaving, taken, is_new=is_new))
 
     def _devices(
         self,
@@ -197,11 +199,13 @@ class ClaimedNodes(Source):
         name: str,
         ranks: Iterator[Rank],
         leaving: Collection[str],
-        taken: Sequence[DeviceRequestAllocationResult] = (),
+        taken: Taken = (),
         work: Work | None = None,
+        *,
+        is_new: bool = False,
     ) -> ClaimedDevices:
         node = self.settings.node_of(name)
-        return self.settings.claims.devices(record, node, name, leaving, taken, work, ranks)
+        return self.settings.claims.devices(record, node, name, leaving, taken, work, ranks, is_new=is_new)
 
     def _ranks(self, record: PodRecord, name: str, states: Callable[[], Iterable[Kubelet]]) -> Iterator[Rank]:
         """Yields how good devices are for a pod on a node: on some NUMA nodes where the pod may be, and then on any.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from topowise.attributes import pci_devices
@@ -30,6 +30,10 @@ class ClaimedDevices(NamedTuple):
     problem: str = ""
     is_short: bool = False
     allocations: Mapping[str, AllocationResult] = {}
+
+
+Taken = Sequence[tuple[str, AllocationResult]]
+"""Allocations that are only thought of, each with its claim: a pod that shares the claim gets these devices."""
 
 
 def all_results(allocations: Mapping[str, AllocationResult]) -> list[DeviceRequestAllocationResult]:

@@ -34,7 +34,7 @@ from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.ledger.rows.node_states import CacheUntilChange
 from topowise_scheduler.options.claims.annotation import NO_DEMAND
 from topowise_scheduler.options.claims.claimed_nodes import Claimed, ClaimedNodes, demand_of, nodes_of, placed_by
-from topowise_scheduler.options.claims.devices import ClaimedDevices, all_results
+from topowise_scheduler.options.claims.devices import ClaimedDevices
 from topowise_scheduler.options.steering.gate import SteeringOption
 from topowise_scheduler.verdicts.engine import Ratings
 from topowise_scheduler.verdicts.kube_scheduler import RESOURCE_CLAIMS, Objection, lacks_devices
@@ -155,7 +155,7 @@ class ClaimOption(Option):
 
     def _takes(self, record: PodRecord, nominated: PodRecord, name: str, leaving: Collection[str]) -> bool:
         """Returns whether the pod would take a device that the nominated pod needs."""
-        taken = all_results(self.nodes.of(record, name, leaving).devices.allocations)
+        taken = tuple(self.nodes.of(record, name, leaving).devices.allocations.items())
         if not taken or self.nodes.of(nominated, name, leaving).devices.problem:
             return False
         node_state = self._node_states.of(name)
@@ -183,7 +183,7 @@ class ClaimOption(Option):
         """See `Option`."""
         return not self.nodes.applies(record) or not self.nodes.of(record, name).devices.problem
 
-    def claims_key(self, record: PodRecord) -> bytes:
+    def digest(self, record: PodRecord) -> bytes:
         """See `Option`."""
         return self.nodes.digest(record)
 
@@ -239,7 +239,9 @@ class ClaimOption(Option):
         record = expected.record
         if not self.nodes.applies(record):
             return expected
-        devices, near = self.nodes.once_placed(record, name, node.states, node.removed, node.taken())
+        devices, near = self.nodes.once_placed(
+            record, name, node.states, node.removed, node.taken(), is_new=node.is_new
+        )
         if devices.is_short:
             return expected._replace(refusal=lacks_devices(devices.problem).words)
         is_known = not devices.problem
@@ -250,7 +252,7 @@ class ClaimOption(Option):
             expected = expected._replace(refusal=Refusal.CLAIMS_APART if is_refused else None)
         elif steered.steered is not None:
             expected = expected._replace(record=steered)
-        return expected._replace(takes=all_results(devices.allocations), is_certain=is_known)
+        return expected._replace(takes=tuple(devices.allocations.items()), is_certain=is_known)
 
     def grades(self, record: PodRecord, names: Sequence[str]) -> list[int]:
         """Returns the grade of each node (GRADES). A call judges a limited number of nodes that are not known; all

@@ -4,6 +4,9 @@ them, and the allocations that are decided here but not written yet.
 Devices of some drivers are allocated here and by nobody else. Claims that no device of these drivers could satisfy are
 kube-scheduler's, and unknown until it has allocated them.
 
+A ResourceClaimTemplate is kept as the claim that is made from it, under the name "template/". So a pod whose claims are
+not generated yet is judged by what it will claim.
+
 Invariant: a device is allocated exactly while the status of a claim, or an assumed allocation, names the device without
 admin access. An assumed allocation of a claim ends with the first status of the claim that has an allocation.
 
@@ -31,7 +34,7 @@ from topowise.placement import ALLOCATED_FOR
 from topowise.pods import Needs
 from topowise_scheduler.options.claims.allocated import AllocatedDevices, ClaimUsers, user_of
 from topowise_scheduler.options.claims.allocator import Allocation, NoFit, Unknown, allocate
-from topowise_scheduler.options.claims.devices import ClaimedDevice, ClaimedDevices, all_results
+from topowise_scheduler.options.claims.devices import ClaimedDevice, ClaimedDevices, Taken, all_results
 from topowise_scheduler.options.claims.inventory import Inventory
 from topowise_scheduler.options.claims.objects import (
     EXTENDED_RESOURCE_CLAIM,
@@ -108,7 +111,8 @@ class Assumed(NamedTuple):
 
 
 class ClaimingPod(Protocol):
-    """What decides the claims of a pod; `claims` are their names, "" for a claim that is not generated yet."""
+    """What decides the claims of a pod; `claims` are their names, "template/number" for a claim that is not generated
+    yet."""
 
     @property
     def uid(self) -> str: ...
@@ -157,6 +161,8 @@ class Claims:
         # Claims that this service has allocated.
         self._marked: set[str] = set()
         self._assumed: dict[str, Assumed] = {}
+        # The same by claim and UID.
+        self._assumed_claims: dict[str, dict[str, Assumed]] = {}
 
     @property
     def nodes(self) -> Collection[str]:
@@ -190,6 +196,16 @@ class Claims:
         """Returns a claim by namespace/name, None if there is none."""
         kept = self._claims.get(key)
         return None if kept is None else kept.claim
+
+    def _known(self, key: str) -> _Claim | None:
+        """Returns a claim by namespace/name, or the claim that will be made by namespace/template/number."""
+        kept = self._claims.get(key)
+        if kept is None and key.count("/") > 1:
+            kept = self._claims.get(key[: key.rindex("/") + 1])
+            if kept is not None:
+                metadata = replace(kept.claim.metadata, name=key.partition("/")[2])
+                kept = kept._replace(claim=replace(kept.claim, metadata=metadata))
+        return kept
 
     def marked(self) -> Iterator[tuple[ResourceClaim, str, str]]:
         """Yields the claims that this service has allocated and that no other pod uses, with name and UID of the pod;
@@ -230,11 +246,12 @@ class Claims:
         # The devices of an assumed allocation are taken for all other pods.
         parts = [uid.encode() if uid in self._assumed else b""]
         for name in names:
-            kept = self._claims.get(f"{namespace}/{name}")
+            kept = self._known(f"{namespace}/{name}")
             if kept is None:
                 parts.append(b"-")
             elif kept.claim.status.allocation is None:
-                parts.append(kept.digest)
+                assumed_for = ",".join(self._assumed_claims.get(f"{namespace}/{name}", ()))
+                parts.append(kept.digest + assumed_for.encode())
             else:
                 parts.append(_encode([tuple(result.id) for result in _results(kept.claim)]))
         return blake2b(b"\0".join(parts), digest_size=16).digest()
@@ -249,31 +266,46 @@ class Claims:
         node: Node | None,
         name: str,
         leaving: Collection[str] = (),
-        taken: Sequence[DeviceRequestAllocationResult] = (),
+        taken: Taken = (),
         work: Work | None = None,
         ranks: Iterable[Rank] = (any_device,),
+        *,
+        is_new: bool = False,
     ) -> ClaimedDevices:
         """Returns the devices that the claims of a pod have, or get, on a node, once the pods `leaving` (UIDs) have
         left and these devices are `taken`. If the pod itself leaves, the answer is for its replacement, whose claims
         are made anew. The first of the `ranks` by which all claims can be allocated decides. A choice whose `work` is
-        spent has a problem."""
+        spent has a problem.
+
+        `is_new`: on a node that the cluster does not have yet. It has devices as the slices of this node name, and of
+        these only those `taken` are not free."""
         allocated: list[DeviceID] = []
         waiting: list[ResourceClaim] = []
-        is_made = False
+        is_made, is_written = False, True
         freed = {claim.key: claim for claim in self._users.freed(leaving)}
         for claim_name in pod.claims:
             key = f"{pod.namespace}/{claim_name}"
-            kept = self._claims.get(key)
+            kept = self._known(key)
             if kept is None:
-                problem = f"ResourceClaim {claim_name or 'of a template'} is not known"
-                return ClaimedDevices(problem=problem)
-            if kept.claim.status.allocation is None or pod.uid in leaving:
+                template, is_of_template, _ = claim_name.partition("/")
+                return ClaimedDevices(
+                    problem=f"ResourceClaim{'Template' * bool(is_of_template)} {template} is not known"
+                )
+            shared = None if kept.claim.status.allocation else self._shared(key, pod.uid, leaving, taken)
+            if shared is not None:
+                if node is not None and not is_new and not _is_usable(shared, node):
+                    return ClaimedDevices(problem=f"ResourceClaim {claim_name} is for another node", is_short=True)
+                allocated += [result.id for result in shared.devices.results or () if not result.adminAccess]
+                is_written = False
+            elif kept.claim.status.allocation is None or pod.uid in leaving:
                 waiting.append(kept.claim)
             elif key in freed:
                 return ClaimedDevices(
                     problem=f"ResourceClaim {claim_name} may be allocated anew once its pods have left"
                 )
-            elif node is not None and not _is_available(kept.claim, node):
+            elif node is not None and not _is_usable(
+                kept.claim.status.allocation, replace(node, name="") if is_new else node
+            ):
                 return ClaimedDevices(problem=f"ResourceClaim {claim_name} has devices of other nodes", is_short=True)
             else:
                 allocated += [result.id for result in _results(kept.claim) if not result.adminAccess]
@@ -282,16 +314,34 @@ class Claims:
         if not is_made and any(name not in plugged for name in self.extended_resources(pod.needs)):
             return ClaimedDevices(problem="kube-scheduler makes a claim for extended resources of the pod")
         if not waiting:
-            return ClaimedDevices(self._located(allocated, name), is_allocated=True)
-        assumed = None if pod.uid in leaving else self._assumed.get(pod.uid)
+            return ClaimedDevices(self._located(allocated, name), is_allocated=is_written)
+        if is_new and name not in self._slices_by_node:
+            return ClaimedDevices(problem="no ResourceSlice says which devices a new node has")
+        assumed = None if is_new or pod.uid in leaving else self._assumed.get(pod.uid)
         if assumed is not None and assumed.node == name:
             chosen = {claim.key: assumed.allocations.get(claim.key) for claim in waiting}
             allocations = {key: allocation for key, allocation in chosen.items() if allocation is not None}
             if len(allocations) == len(waiting):
                 return self._chosen(allocated, allocations, name)
-        with self._as_if(self._freed_results(freed.values(), leaving), taken):
-            choice = self._choose(node, waiting, ranks, work or Work())
+        held = [result for _, allocation in taken for result in allocation.devices.results or ()]
+        if is_new:
+            ranks = (partial(self._of_node, name, rank) for rank in ranks)
+            changes = self._all_free_but(held)
+        else:
+            # What is assumed for the pod itself was for other claims, or for another node.
+            changes = self._as_if(self._freed_results(freed.values(), {*leaving, pod.uid}), held)
+        with changes:
+            choice = self._choose(pod.uid, node, waiting, ranks, work or Work())
         return choice if isinstance(choice, ClaimedDevices) else self._chosen(allocated, choice, name)
+
+    def _shared(self, key: str, uid: str, leaving: Collection[str], taken: Taken) -> AllocationResult | None:
+        """Returns what a claim without an allocation is expected to get for another pod, None if nothing is."""
+        if uid in leaving or key.count("/") > 1:
+            # Claims that are generated from a template belong to one pod.
+            return None
+        others = self._assumed_claims.get(key, {}).items()
+        assumed = [assumed.allocations[key] for other, assumed in others if other != uid and other not in leaving]
+        return next((allocation for claim, allocation in taken if claim == key), assumed[0] if assumed else None)
 
     def _chosen(
         self, allocated: Sequence[DeviceID], allocations: Mapping[str, AllocationResult], name: str
@@ -319,8 +369,19 @@ class Claims:
             self._release(taken)
             self._hold(freed)
 
+    @contextmanager
+    def _all_free_but(self, taken: Sequence[DeviceRequestAllocationResult]) -> Iterator[None]:
+        """Changes which devices are allocated to these, for the time of a choice."""
+        before = self._allocated, self._holders
+        self._allocated, self._holders = AllocatedDevices(), Counter()
+        self._hold(taken)
+        try:
+            yield
+        finally:
+            self._allocated, self._holders = before
+
     def _choose(
-        self, node: Node | None, claims: Sequence[ResourceClaim], ranks: Iterable[Rank], work: Work
+        self, uid: str, node: Node | None, claims: Sequence[ResourceClaim], ranks: Iterable[Rank], work: Work
     ) -> dict[str, AllocationResult] | ClaimedDevices:
         if not self.drivers:
             return ClaimedDevices(problem="kube-scheduler has not allocated the claims yet")
@@ -339,7 +400,7 @@ class Claims:
             found = self._allocate(node, claims, partial(self._own, rank), work)
             if isinstance(found, Allocation):
                 return {
-                    claim.key: with_share_ids(allocation, _provisional(claim.key))
+                    claim.key: with_share_ids(allocation, _provisional(f"{uid} {claim.key}"))
                     for claim, allocation in zip(claims, found.claims, strict=True)
                 }
             failed = found
@@ -358,6 +419,9 @@ class Claims:
     def _own(self, rank: Rank, device: DeviceID) -> int | None:
         return rank(device) if device.driver in self.drivers else None
 
+    def _of_node(self, name: str, rank: Rank, device: DeviceID) -> int | None:
+        return None if self.location(device, name) is None else rank(device)
+
     def _of_others(self, device: DeviceID) -> int | None:
         return None if device.driver in self.drivers else 0
 
@@ -368,11 +432,15 @@ class Claims:
 
     def assume(self, uid: str, node: str, allocations: Mapping[str, AllocationResult]) -> None:
         """Expects the allocation of a pod's claims on a node, which is decided and about to be written."""
-        self.forget(uid)
         waiting = {key: allocation for key, allocation in allocations.items() if self._is_waiting(key)}
+        if self._assumed.get(uid) == Assumed(node, waiting):
+            return
+        self.forget(uid)
         if not waiting:
             return
         self._assumed[uid] = Assumed(node, waiting)
+        for key in waiting:
+            self._assumed_claims.setdefault(key, {})[uid] = self._assumed[uid]
         self._hold(all_results(waiting))
         self.changed(node, False)
 
@@ -380,22 +448,23 @@ class Claims:
         """Ends the assumed allocation of a pod, if it has one."""
         assumed = self._assumed.pop(uid, None)
         if assumed is not None:
+            for key in assumed.allocations:
+                _drop(self._assumed_claims, key, uid)
             self._release(all_results(assumed.allocations))
             self.changed(assumed.node, True)
 
     def _is_waiting(self, key: str) -> bool:
-        kept = self._claims.get(key)
+        kept = self._known(key)
         return kept is not None and kept.claim.status.allocation is None
 
     def _settle(self, key: str) -> None:
         """Ends the assumed allocations of a claim whose status has an allocation, or which is gone."""
-        for uid, assumed in list(self._assumed.items()):
-            allocation = assumed.allocations.pop(key, None)
+        for uid, assumed in self._assumed_claims.pop(key, {}).items():
+            allocation = assumed.allocations.pop(key)
             if not assumed.allocations:
                 del self._assumed[uid]
-            if allocation is not None:
-                self._release(allocation.devices.results or ())
-                self.changed(assumed.node, True)
+            self._release(allocation.devices.results or ())
+            self.changed(assumed.node, True)
 
     # Objects
 
@@ -559,10 +628,9 @@ def _results(claim: ResourceClaim) -> tuple[DeviceRequestAllocationResult, ...]:
     return () if allocation is None else allocation.devices.results or ()
 
 
-def _is_available(claim: ResourceClaim, node: Node) -> bool:
+def _is_usable(allocation: AllocationResult, node: Node) -> bool:
     """Returns whether a node can use the devices of an allocated claim."""
-    allocation = claim.status.allocation
-    return allocation is None or allocation.nodeSelector is None or selects(allocation.nodeSelector, node)
+    return allocation.nodeSelector is None or selects(allocation.nodeSelector, node)
 
 
 def _provisional(key: str) -> Callable[[], str]:
@@ -579,6 +647,12 @@ def _take(shares: Counter[str], name: str, size: int) -> None:
     shares[name] -= size
     if shares[name] <= 0:
         del shares[name]
+
+
+def _drop(by_claim: dict[str, dict[str, Assumed]], key: str, uid: str) -> None:
+    del by_claim[key][uid]
+    if not by_claim[key]:
+        del by_claim[key]
 
 
 def _discard(sets: dict[Any, set[str]], key: Any, name: str) -> None:

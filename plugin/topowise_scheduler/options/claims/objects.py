@@ -313,6 +313,17 @@ class ResourceClaim(msgspec.Struct, frozen=True, gc=False):
         return f"{self.metadata.namespace}/{self.metadata.name}"
 
 
+class ResourceClaimTemplateSpec(_Strict, frozen=True, gc=False):
+    metadata: Any = None
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+
+
+class ResourceClaimTemplate(msgspec.Struct, frozen=True, gc=False):
+    metadata: ClaimMeta = ClaimMeta()
+    spec: ResourceClaimTemplateSpec = ResourceClaimTemplateSpec()
+    not_modelled: tuple[str, ...] = ()
+
+
 # --- DeviceClass ---
 
 
@@ -332,7 +343,7 @@ class DeviceClass(msgspec.Struct, frozen=True, gc=False):
         return self.metadata.name
 
 
-Decoded = TypeVar("Decoded", ResourceSlice, ResourceClaim, DeviceClass)
+Decoded = TypeVar("Decoded", ResourceSlice, ResourceClaim, ResourceClaimTemplate, DeviceClass)
 
 
 class _Decoder(Generic[Decoded]):
@@ -365,6 +376,16 @@ class _Decoder(Generic[Decoded]):
 decode_slice: Final = _Decoder(ResourceSlice)
 decode_claim: Final = _Decoder(ResourceClaim)
 decode_class: Final = _Decoder(DeviceClass)
+_decode_template: Final = _Decoder(ResourceClaimTemplate)
+
+
+def decode_template(raw: bytes | msgspec.Raw) -> ResourceClaim:
+    """Returns the claim that is made from a template, under the name "template/", which no object has. Raises
+    ParseError."""
+    template = _decode_template(raw)
+    metadata = template.metadata
+    named = ClaimMeta(f"{metadata.name}/", metadata.namespace, metadata.uid, metadata.resourceVersion)
+    return ResourceClaim(named, template.spec.spec, not_modelled=template.not_modelled)
 
 
 def _pruned(info: inspect.Type, value: Any, path: str, paths: dict[str, None]) -> Any:

@@ -1,4 +1,4 @@
-"""Reflectors of ResourceSlices, ResourceClaims and DeviceClasses, which keep `Claims` current.
+"""Reflectors of ResourceSlices, ResourceClaims, ResourceClaimTemplates and DeviceClasses, which keep `Claims` current.
 
 Invariant: after a list, `Claims` has exactly the listed objects, or newer versions that a bind has read.
 """
@@ -25,6 +25,7 @@ NAMESPACES: Final = f"{_API}/namespaces"
 _CLASSES: Final = (f"{_API}/deviceclasses", f"{_OLDER}/deviceclasses")
 _SLICES: Final = (f"{_API}/resourceslices", f"{_OLDER}/resourceslices")
 _CLAIMS: Final = (f"{_API}/resourceclaims", f"{_OLDER}/resourceclaims")
+_TEMPLATES: Final = (f"{_API}/resourceclaimtemplates", f"{_OLDER}/resourceclaimtemplates")
 
 Item = TypeVar("Item", ResourceSlice, ResourceClaim, DeviceClass)
 
@@ -36,6 +37,8 @@ def reflectors(api: Api, claims: Claims) -> list[Reflector[Any]]:
         (_SLICES, objects.decode_slice, _Slices(claims)),
         (_CLAIMS, objects.decode_claim, _ClaimObjects(claims)),
     ]
+    if claims.drivers:
+        consumers.append((_TEMPLATES, objects.decode_template, _ClaimObjects(claims, are_templates=True)))
     return [
         Reflector(api, path, partial(_sized, decode), consumer, missing_is_empty=True, instead=(older,))
         for (path, older), decode, consumer in consumers
@@ -45,6 +48,11 @@ def reflectors(api: Api, claims: Claims) -> list[Reflector[Any]]:
 def decode_claim(raw: bytes | msgspec.Raw) -> Sized[ResourceClaim]:
     """Returns a claim from its JSON. Raises msgspec.DecodeError."""
     return _sized(objects.decode_claim, raw)
+
+
+def decode_template(raw: bytes | msgspec.Raw) -> Sized[ResourceClaim]:
+    """Returns the claim that is made from a template, from the JSON of the template. Raises msgspec.DecodeError."""
+    return _sized(objects.decode_template, raw)
 
 
 def _sized(decode: Callable[[bytes | msgspec.Raw], Item], raw: bytes | msgspec.Raw) -> Sized[Item]:
@@ -75,11 +83,13 @@ class _Slices:
 
 
 class _ClaimObjects:
-    def __init__(self, claims: Claims) -> None:
+    def __init__(self, claims: Claims, *, are_templates: bool = False) -> None:
         self._claims = claims
+        self._are_templates = are_templates
 
     def replace(self, items: list[Sized[ResourceClaim]]) -> Iterable[None]:
-        for key in self._claims.keys - {item.item.key for item in items}:
+        before = {key for key in self._claims.keys if key.endswith("/") == self._are_templates}
+        for key in before - {item.item.key for item in items}:
             self._claims.drop_claim(key)
             yield
         for item in items:

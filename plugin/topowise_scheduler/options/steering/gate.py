@@ -242,8 +242,9 @@ class SteeringOption(Option):
         return msgspec.structs.replace(record, steered=self._expected_on(record, name))
 
     def expected_in(self, expected: Expected, name: str, node: CopiedNode) -> Expected:
-        """See `Option`. A pod that is moved keeps the request to its node, unless another NUMA node is chosen."""
-        numa = self._expected_on(expected.record, name)
+        """See `Option`. A pod that is moved keeps the request to its node, unless another NUMA node is chosen. On a
+        new node, which has no other pods to be near, a pod has what it demands by itself."""
+        numa = None if node.is_new else self._expected_on(expected.record, name)
         if numa is None:
             return expected
         return expected._replace(record=msgspec.structs.replace(expected.record, steered=numa))

@@ -28,8 +28,9 @@ class Facts(NamedTuple):
     seconds.
 
     `waiting`: pods that wait. `placed`: pods on any node. `on_node`: pods on nodes that were added to the group after
-    the placeholder. `has_node`: the placeholder's Node exists. `reported_for`: for how long it is reported, -1 before
-    that. `refusal`: why the empty node would not take a pod that waits, or why a kubelet refused a pod, "" if neither.
+    the placeholder. `has_node`: the placeholder's Node exists. `reported_for`: for how long it is reported, and has
+    devices for the claims of pods that wait, -1 before that. `refusal`: why the empty node would not take a pod that
+    waits, or why a kubelet refused a pod, "" if neither.
     """
 
     age: float
@@ -66,7 +67,7 @@ def end_of(placeholder: Placeholder, facts: Facts) -> End:
     if placeholder.node and not facts.has_node:
         return End("late", f"{placeholder.node} is gone")
     if facts.age > TIME_LIMIT_S:
-        what = f"{placeholder.node} has no report" if placeholder.node else "no node came"
+        what = f"{placeholder.node} has no report, or lacks devices," if placeholder.node else "no node came"
         return End("late", f"{what} within {TIME_LIMIT_S:g} s")
     return End("")
 

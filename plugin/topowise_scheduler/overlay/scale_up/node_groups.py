@@ -31,6 +31,7 @@ from topowise_scheduler.overlay.overlay import NodeCopy, Overlay, Unfit
 from topowise_scheduler.overlay.trial import Trial
 from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import Node, Taint
+from topowise_scheduler.verdicts.refusals import Refusal
 
 GroupLabels = tuple[tuple[str, str], ...]
 """The group labels that a node has, sorted by key."""
@@ -133,9 +134,17 @@ def with_new_node(cluster: Trial, profile: Profile) -> Overlay:
 
 
 def refusal(cluster: Trial, profile: Profile, record: PodRecord) -> str:
-    """Returns why an empty node of the group would refuse the pod, "" if it would take it."""
+    """Returns why an empty node of the group would refuse the pod, "" if it would take it, or may."""
     placed = with_new_node(cluster, profile).place(record, NEW_NODE)
     return (placed.text or "its kubelet cannot align the pod") if isinstance(placed, Unfit) else ""
+
+
+def lacks_devices(cluster: Trial, profile: Profile, record: PodRecord) -> bool:
+    """Returns whether an empty node of the group has no devices for the claims of the pod, or none are known."""
+    placed = with_new_node(cluster, profile).place(record, NEW_NODE)
+    if isinstance(placed, Unfit):
+        return placed.check == "gates" and not isinstance(placed.reason, Refusal)
+    return not placed.is_certain
 
 
 def _with_daemons(empty: Kubelet, records: Iterable[PodRecord]) -> Kubelet:
@@ -164,9 +173,9 @@ class PlannedNode(msgspec.Struct, eq=False):
         return self.profile.group
 
     def take(self, record: PodRecord) -> bool:
-        """Places a pod here if it fits. Returns whether it does."""
+        """Places a pod here if it certainly fits. Returns whether it does."""
         placed = self.overlay.place(record, NEW_NODE)
-        if isinstance(placed, Unfit):
+        if isinstance(placed, Unfit) or not placed.is_certain:
             return False
         self.overlay = placed.overlay
         self.records.append(record)
@@ -194,7 +203,7 @@ def pack(
     # By class: the nodes before this index have refused a pod of the class, and nothing leaves a node.
     full: dict[Hashable, int] = {}
     for record in records:
-        key = (record.pod_class, record.namespace)
+        key = (cluster.ledger.gates.class_of(record), record.namespace)
         at = next((at for at in range(full.get(key, 0), len(nodes)) if nodes[at].take(record)), None)
         if at is None:
             at = len(nodes)

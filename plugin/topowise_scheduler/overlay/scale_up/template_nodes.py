@@ -86,7 +86,10 @@ class TemplateNodes:
         placed = Overlay(self._cluster, {NEW_NODE: empty}).place(record, NEW_NODE)
         if not isinstance(placed, Unfit):
             return None
-        return placed.reason if isinstance(placed.reason, Refusal) else refusals.of(placed.reason, ever=True)
+        if isinstance(placed.reason, Refusal):
+            return placed.reason
+        # Which devices claims get on a Node of the question, its caller knows.
+        return refusals.of(placed.reason, ever=True) if placed.check == "kubelet" else None
 
 
 def _is_like(node: NodeObject, profile: Profile) -> bool:

@@ -11,9 +11,11 @@ import pytest
 from claim_objects import (
     DRIVER,
     ClaimService,
+    FilledService,
     claim,
     claiming,
     device_slice,
+    from_templates,
     put_class,
     sized_claim,
     sized_slice,
@@ -22,11 +24,14 @@ from placing import GATED
 from scheduling import NoApi
 from topowise.errors import ApiError
 from topowise.placement import ALLOCATED_FOR, PLACED_ON
+from topowise_scheduler.controllers.alignment import AlignmentPreemption
 from topowise_scheduler.controllers.placement import Decisions, Placer
 from topowise_scheduler.controllers.unused_claims import UnusedClaims
+from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import PodRecord
 from topowise_scheduler.options.claims.allocation import FINALIZER, ClaimAllocation
 from topowise_scheduler.options.claims.gate import ClaimOption
+from topowise_scheduler.verdicts import kube_scheduler
 from topowise_scheduler.verdicts.kube_scheduler import RESOURCE_CLAIMS
 
 pytestmark = pytest.mark.own_time
@@ -143,11 +148,42 @@ async def test_devices_are_allocated_where_the_kubelet_places_the_pod(server: Se
     assert not server.service.claims.assumed()
 
 
+async def test_a_reserved_pod_keeps_the_devices_that_are_reserved_for_it(server: Server) -> None:
+    """Reserved by scale-up, or by a caller that asked whether pods fit together."""
+    server.put_claim("a")
+    record = server.put_pod("p", "a")
+    assert record.needs is not None
+    assert server.service.ledger.reservations.put_unasked(record, record.needs, "n1", 60.0) is None
+    assert server.service.claims.assumed() == [(record.uid, "n1")]
+    assert await server.place() == ["n1"]
+    assert server.devices("a") == ["gpu-1"]
+    assert not server.is_gated("p")
+
+
 async def test_a_claim_that_does_not_exist_yet_is_waited_for(server: Server) -> None:
     server.put_pod("p", "a")
     assert await server.place() == []
     server.put_claim("a")
     assert await server.place() == ["n1"]
+
+
+async def test_a_claim_of_a_template_is_waited_for(server: Server) -> None:
+    """Its template says which devices the pod is to get, also to keep them for it."""
+    server.service.put_template("gpus")
+    document = from_templates("p", "2", "gpus", resourceVersion="1", **GATED)
+    record = server.service.put(document)
+    assert record.needs is not None
+    assert server.service.ledger.reservations.put_unasked(record, record.needs, "n1", 60.0) is None
+    assert server.service.claims.assumed() == [(record.uid, "n1")]
+    assert await server.place() == []
+    server.put_claim("p-c0-x7")
+    document["status"]["resourceClaimStatuses"] = [{"name": "c0", "resourceClaimName": "p-c0-x7"}]
+    document["metadata"]["resourceVersion"] = "2"
+    server.pods["p"] = document
+    server.service.put(document)
+    assert await server.place() == ["n1"]
+    assert server.devices("p-c0-x7") == ["gpu-1"]
+    assert not server.service.claims.assumed()
 
 
 async def test_a_pod_waits_for_devices_and_gets_them(server: Server) -> None:
@@ -167,6 +203,60 @@ async def test_devices_of_other_drivers_are_left_to_kube_scheduler(server: Serve
     (write,) = [write for write in _decided(server) if write.record.uid == record.uid]
     assert write.form == "nominated"
     server.service.claims.drivers = frozenset([DRIVER])
+
+
+@pytest.mark.parametrize(
+    ("numa", "alignment", "victims", "device"),
+    [
+        # The kubelet takes NUMA node 0 once it has room; of the devices, gpu-1 is there.
+        ((1, 0), "require", ["holds-0", "holds-1"], "gpu-1"),
+        ((0, 1), "require", ["holds-0"], "gpu-0"),
+        ((1, 0), "prefer", ["holds-0"], "gpu-0"),
+    ],
+)
+async def test_pods_make_way_for_devices_and_cpus_together(
+    numa: tuple[int, int], alignment: str, victims: list[str], device: str
+) -> None:
+    """All CPUs and devices are taken, those of NUMA node 0 by a pod of a lower priority."""
+    service = FilledService(*numa, places=True)
+    service.run("holds-0", "3", "gpu-0", priority=1)
+    service.run("holds-1", "4", "gpu-1", priority=2)
+    server = Server(service)
+    server.put_claim("a")
+    server.put_pod("p", "a", priority=5, alignment=alignment)
+    assert await server.place() == []
+    preemption = AlignmentPreemption(service.trial, Budgets())
+    waiting = kube_scheduler.decode(json.dumps(server.pods["p"]).encode())
+    chosen = await preemption.choose(waiting, 10, ())
+    assert chosen is not None
+    assert sorted(pod.name for pod in chosen.pods) == victims
+    uids = [pod.uid for pod in chosen.pods]
+    assert all(preemption.still_needs(waiting, "n1", uids[:number], uids[number:]) for number in range(len(uids)))
+    server.put_pod("p", "a", priority=5, alignment=alignment, nominatedNodeName="n1")
+    server.put_claim("later")
+    server.put_pod("later", "later", cpu="1", priority=4)
+    for number, name in enumerate(victims, 1):
+        assert await server.place() == []
+        service.end(name)
+        assert preemption.still_needs(waiting, "n1", uids[:number], ()) is False
+    assert await server.place() == ["n1"]
+    assert server.devices("a") == [device]
+    assert server.is_gated("later")
+
+
+async def test_no_pod_is_evicted_for_a_claim_that_does_not_exist_yet() -> None:
+    service = FilledService(0, places=True)
+    service.run("holds-0", "3", "gpu-0")
+    service.put_template("gpus")
+    document = from_templates("p", "2", "gpus", priority=5, **GATED)
+    service.put(document)
+    preemption = AlignmentPreemption(service.trial, Budgets())
+    waiting = kube_scheduler.decode(json.dumps(document).encode())
+    assert await preemption.choose(waiting, 10, ()) is None
+    service.put_claim("p-c0-x7")
+    document["status"]["resourceClaimStatuses"] = [{"name": "c0", "resourceClaimName": "p-c0-x7"}]
+    waiting = kube_scheduler.decode(json.dumps(document).encode())
+    assert await preemption.choose(waiting, 10, ()) is not None
 
 
 def _decided(server: Server) -> list[Any]:
@@ -317,6 +407,26 @@ async def test_a_group_gets_all_its_devices_or_none(server: Server) -> None:
     places = _decided(server)
     assert len(places) == 3
     assert len(server.service.claims.assumed()) == 3
+
+
+async def test_a_group_that_shares_a_claim_is_on_one_node(server: Server) -> None:
+    group = {"labels": {"topowise.io/pod-group": "g"}, "annotations": {"topowise.io/pod-group-size": "3"}}
+    server.put_claim("other", devices=["gpu-0"], reserved=["uid-o"])
+    server.service.add_node("n2", 0, 1)
+    server.put_claim("shared")
+    for name in "abc":
+        server.put_pod(f"p{name}", "shared", cpu="1", **group)
+    first, *others = _decided(server)
+    assert len(others) == 2
+    assert {write.node for write in others} == {first.node}
+    # None of the others is opened before the claim is written for the first.
+    allocation = ClaimAllocation(server, server.service.ledger.gates.option(ClaimOption))
+    _, problem = await allocation.prebind(others[0].record, first.node, lambda record: "")
+    assert problem
+    assert server.devices("shared") == []
+    for write in (first, *others):
+        assert await allocation.prebind(write.record, write.node, lambda record: "") == (write.record, "")
+    assert server.claims["shared"]["metadata"]["annotations"] == {ALLOCATED_FOR: first.record.uid}
 
 
 def test_claimed_cpus_are_near_other_claimed_devices(server: Server) -> None:

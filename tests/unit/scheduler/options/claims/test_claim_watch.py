@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from claim_objects import DRIVER, claim, device_slice
+from claim_objects import DRIVER, claim, device_slice, template
 from scheduling import NoApi
 from topowise.kube.reflector import Reflector
 from topowise_scheduler.options.claims import watch as claim_watch
@@ -22,6 +22,20 @@ def sources(claims: Claims) -> dict[str, Reflector[Any]]:
 def bring(source: Reflector[Any], *documents: dict[str, Any]) -> None:
     steps = source._consumer.replace([source._decode(msgspec.json.encode(document)) for document in documents])
     list(steps or ())
+
+
+def test_a_list_of_claims_leaves_templates_and_the_other_way_round() -> None:
+    claims = Claims([DRIVER])
+    by_resource = sources(claims)
+    bring(by_resource["resourceclaims"], claim("a"))
+    bring(by_resource["resourceclaimtemplates"], template("a"), template("b"))
+    assert sorted(claims.keys) == ["default/a", "default/a/", "default/b/"]
+    bring(by_resource["resourceclaims"])
+    assert sorted(claims.keys) == ["default/a/", "default/b/"]
+    bring(by_resource["resourceclaims"], claim("a"))
+    bring(by_resource["resourceclaimtemplates"])
+    assert sorted(claims.keys) == ["default/a"]
+    assert "resourceclaimtemplates" not in sources(Claims()), "kube-scheduler allocates all devices"
 
 
 def names(claims: Claims) -> tuple[Iterable[str], Iterable[str], Iterable[str]]:
@@ -44,9 +58,10 @@ def test_after_a_list_there_is_what_it_has() -> None:
 
 
 def test_events_add_change_and_delete() -> None:
-    claims = Claims()
+    claims = Claims([DRIVER])
     by_resource = sources(claims)
     documents = {
+        "resourceclaimtemplates": template("a"),
         "resourceslices": device_slice("n1", (0,)),
         "resourceclaims": claim("a"),
         "deviceclasses": {"metadata": {"name": "gpu"}},
@@ -59,7 +74,7 @@ def test_events_add_change_and_delete() -> None:
     assert claims.bytes == 0
 
 
-@pytest.mark.parametrize("resource", ["resourceslices", "resourceclaims", "deviceclasses"])
+@pytest.mark.parametrize("resource", ["resourceslices", "resourceclaims", "resourceclaimtemplates", "deviceclasses"])
 def test_an_object_that_is_none_is_left_to_the_reflector(resource: str) -> None:
     with pytest.raises(msgspec.DecodeError, match="expected an object of resource"):
-        sources(Claims())[resource]._decode(b'{"metadata": 7}')
+        sources(Claims([DRIVER]))[resource]._decode(b'{"metadata": 7}')

@@ -13,14 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from claim_objects import ClaimService, claim, claiming, device_slice, new_claims, sized_claim, sized_slice
+from claim_objects import FilledService, claim, claiming, device_slice, new_claims, sized_claim, sized_slice
 from scheduling import Service, decoded, exact, kubelet, pod
 from topowise.steering import RESOURCE
 from topowise_scheduler.controllers.alignment import AlignmentPreemption, Victims
-from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ledger.budgets import Budgets
 from topowise_scheduler.ledger.pods.records import PodRecord
-from topowise_scheduler.options.claims.devices import all_results
 from topowise_scheduler.options.claims.gate import ClaimOption
 from topowise_scheduler.options.claims.ledger import Claims
 from topowise_scheduler.verdicts import kube_scheduler
@@ -116,7 +114,7 @@ def test_the_replacement_of_a_pod_gets_new_devices() -> None:
 
     found = claims.devices(Moved(), Node("n2"), "n2", ["uid-p"])
     assert [device.id.pool for device in found.devices] == ["n2"]
-    taken = all_results(found.allocations)
+    taken = tuple(found.allocations.items())
     assert claims.devices(Moved(), Node("n2"), "n2", ["uid-p"], taken).is_short
     assert not claims.devices(Moved(), Node("n2"), "n2", ["uid-p"]).problem
 
@@ -146,38 +144,6 @@ def test_a_new_reservation_changes_the_node() -> None:
 
 
 # Gates
-
-
-class FilledService(ClaimService):
-    """A service whose nodes have real kubelets. With `markers` it steers."""
-
-    def __init__(self, *numa: int, markers: int | None = None) -> None:
-        super().__init__(markers=markers)
-        self.steers = markers is not None
-        self.kubelets: dict[str, Kubelet] = {}
-        self.add("n1", *numa)
-        self.put_claim("new")
-
-    def add(self, name: str, *numa: int) -> None:
-        """A node joins, whose devices are on these NUMA nodes."""
-        self.kubelets[name] = kubelet()
-        self.put_node(name)
-        self.report(exact(self.kubelets[name], name=name))
-        self.put_devices(name, *numa)
-
-    def run(self, name: str, cpu: str, *devices: str, node: str = "n1", **fields: Any) -> str:
-        """A pod runs on a node; with a claim if it has devices. Returns its UID."""
-        uid = f"uid-{name}"
-        if devices:
-            self.put_claim(f"of-{name}", len(devices), devices, node=node, reserved=[uid], owner=uid)
-        of_pod = [f"of-{name}"] if devices else []
-        fields = {"priority": 0, **fields}
-        document = claiming(name, cpu, *of_pod, node=node, phase="Running", **fields)
-        running = self.kubelets[node]
-        assert running.admit(decoded(document)).admitted
-        self.put(document, is_news=False)
-        self.report(exact(running, version=str(len(running.active) + 1), name=node))
-        return uid
 
 
 service = FilledService
