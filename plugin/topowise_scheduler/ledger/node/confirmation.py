@@ -50,7 +50,7 @@ def included(in_use: Amounts, there: Sequence[Amounts], ended: Sequence[Amounts]
     for requests in ended:
         if any(requests.values()):
             rest.subtract(requests)
-            sets.append(_first(Counter(rest), there) if min(rest.values()) >= 0 else None)
+            sets.append(_first(Counter(rest), there))
     adding_up = [positions for positions in sets if positions is not None]
     return min(adding_up, key=len) if adding_up else _within(rest, there)
 
@@ -64,10 +64,8 @@ def _first(rest: Counter[str], there: Sequence[Amounts]) -> frozenset[int] | Non
             break
         if any(requests.values()):
             rest.subtract(requests)
-            if min(rest.values()) < 0:
-                # More pods only request more.
-                return None
             positions.append(position)
+    # An amount below 0 stays below 0: more pods only request more.
     return None if any(rest.values()) else frozenset(positions)
 
 

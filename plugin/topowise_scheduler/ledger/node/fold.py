@@ -170,10 +170,9 @@ class Fold:
             if before.key != now.key or not _is_same_admission(before, now, state):
                 break
             same += 1
-        while same and self._states[same - 1] is None:
-            same -= 1
         state = self._states[same - 1] if same else None
-        return same, state or State(base.kubelet)
+        # Before the first state that is kept there is none, so that the fold begins at the base.
+        return (same, state) if state is not None else (0, State(base.kubelet))
 
     def _based(self, history: History, report: Report) -> _Base:
         before = self._base

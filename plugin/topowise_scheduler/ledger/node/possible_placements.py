@@ -18,8 +18,6 @@ from itertools import chain, combinations, islice, product
 from math import prod
 from typing import Final, NamedTuple
 
-import msgspec
-
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.masks import Mask, mask_of
 from topowise_scheduler.kubelet.pod import PodView
@@ -193,17 +191,14 @@ def _wide_masks(part: Part, node: Kubelet, predicted: PodView | None) -> list[Ma
     """Returns the NUMA nodes together that may have a wide part, none if they are too many.
 
     `predicted` is the pod of the part if only ends can have come in between. The kubelet prefers few NUMA nodes, then
-    low positions, and an end takes no choice away. By policy none a pod may also lie on more NUMA nodes than necessary.
+    low positions, and an end takes no choice away: a preferred hint is of CPUs, devices and memory alike. By policy none
+    a pod may also lie on more NUMA nodes than necessary.
     """
     count = len(node.node_ids)
     size = next(size for size in range(2, count + 1) if any(_masks_of_size(part, node, size)))
     blocks = {} if node.memory is None or predicted is None else node.memory.allocations.get(predicted.uid, {})
     last = max((block.mask for of_container in blocks.values() for block in of_container), default=0)
-    # CPUs or devices on a single NUMA node may be elsewhere after an end, and the memory must have that NUMA node.
-    is_alone = node.settings.topology.policy == "none" or not any(
-        is_possible(msgspec.structs.replace(part, memory={}), node, at) for at in range(count)
-    )
-    is_bounded = is_alone and last.bit_count() == size and not node.settings.topology.prefer_closest
+    is_bounded = last.bit_count() == size and not node.settings.topology.prefer_closest
     sizes = [size] if is_bounded or node.settings.topology.policy != "none" else range(size, count + 1)
     masks = (mask for size in sizes for mask in _masks_of_size(part, node, size) if not is_bounded or mask <= last)
     few = list(islice(masks, FAST.copies + 1))
