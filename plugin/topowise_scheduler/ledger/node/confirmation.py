@@ -94,7 +94,7 @@ class Comparison(msgspec.Struct, frozen=True):
     precisions: tuple[tuple[PodName, Precision], ...] = ()
     demands: tuple[tuple[bool | None, PodName, str], ...] = ()
     entries: tuple[Entry, ...] = ()
-    """The entries that the comparison has changed."""
+    """The entries whose precision the comparison has lowered."""
 
 
 def shows(report: Report, entry: Entry) -> bool:
@@ -219,12 +219,11 @@ def compare(
                 if name
             ),
         )
+        if precision < entry.seen.precision:
+            entries.append(entry.seen_as(precision=precision))
         # The rest of the pod is not allocated yet. A later report compares the whole pod.
         if not confirms(report, entry, ended, reported_at):
-            if precision < entry.seen.precision:
-                entries.append(entry.seen_as(precision=precision))
             continue
-        entries.append(entry.seen_as(precision=precision, compared=True))
         for demand in entry.record.demands.of_options:
             observed = demand.observed(entry.needs, held, report.places)
             demands += [(is_met, entry.name, why) for is_met, why in observed]
