@@ -191,8 +191,8 @@ def _wide_masks(part: Part, node: Kubelet, predicted: PodView | None) -> list[Ma
     """Returns the NUMA nodes together that may have a wide part, none if they are too many.
 
     `predicted` is the pod of the part if only ends can have come in between. The kubelet prefers few NUMA nodes, then
-    low positions, and an end takes no choice away: a preferred hint is of CPUs, devices and memory alike. By policy none
-    a pod may also lie on more NUMA nodes than necessary.
+    low positions, and an end takes no choice away: a preferred hint is of CPUs, devices and memory alike. By policy
+    none a pod may also lie on more NUMA nodes than necessary.
     """
     count = len(node.node_ids)
     size = next(size for size in range(2, count + 1) if any(_masks_of_size(part, node, size)))
