@@ -39,6 +39,8 @@ an end observed long before a pod precedes the pod
     bound b0 2 RUNS news=no; exact b0:2; wait 10; end b0; wait 1; bound a 2 RUNS; wait 3; sure; possible 1,4
 a pod that ended unreported may have moved a pod that is left
     exact; wait 10; bound a 3 RUNS; bound b 2 RUNS; wait 3; end a; wait 3; possible 1,4 3,2
+a pod that the report still lists had ended before the pods that came after its end
+    exact; wait 10; bound a 3 RUNS; end a; bound b 1 RUNS; bound c 3 RUNS; exact a:3; wait 3; possible 0,3 2,1
 a pod in admission may have any placement in each state
     exact; wait 10; bound a 3 RUNS; bound b 1 RUNS; wait 3; bound c 1; possible 0,2 0,3 1,1 2,0
 too many orders become the possible placements of pods
