@@ -197,7 +197,8 @@ def _wide_masks(part: Part, node: Kubelet, predicted: PodView | None) -> list[Ma
     count = len(node.node_ids)
     size = next(size for size in range(2, count + 1) if any(_masks_of_size(part, node, size)))
     blocks = {} if node.memory is None or predicted is None else node.memory.allocations.get(predicted.uid, {})
-    last = max((block.mask for of_container in blocks.values() for block in of_container), default=0)
+    # A single part has one mask.
+    last = next((block.mask for of_container in blocks.values() for block in of_container), 0)
     is_bounded = last.bit_count() == size and not node.settings.topology.prefer_closest
     sizes = [size] if is_bounded or node.settings.topology.policy != "none" else range(size, count + 1)
     masks = (mask for size in sizes for mask in _masks_of_size(part, node, size) if not is_bounded or mask <= last)

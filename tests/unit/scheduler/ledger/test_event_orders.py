@@ -31,6 +31,8 @@ unlike pods that came together leave a state for each order
     exact; wait 10; bound a 3 RUNS; bound b 1 RUNS; wait 3; possible 0,3 2,1; fits 2 n1; fits 3 not n1
 a report of amounts does not tell which order gives which CPUs
     counts 3 4 of=-; wait 10; bound a 3 RUNS; bound b 1 RUNS; wait 3; possible 0,3 0,4 2,1 3,0
+a pod that the amounts include came before a later pod, although it has ended since
+    bound a 3 RUNS; counts 5 8 of=a; bound b 5; end a; free 0 8
 an order in which an acknowledged pod is refused is left out
     bound b0 3 RUNS news=no; exact b0:3; wait 10; bound a 4 RUNS; bound b 3 RUNS; end b0; wait 3
     # If b came before the end, one of the two pods would not fit.
