@@ -73,6 +73,12 @@ def free_memory(node: Kubelet, uncertain: PodView, highest: Mapping[str, int]) -
     return found
 
 
+def test_too_many_possible_groups_leave_no_memory() -> None:
+    """Of 7 NUMA nodes there are 21 pairs."""
+    node = node_with("restricted", zones=7)
+    assert free_memory(node, admitted(node, "wide", "20Gi", cpu="500m"), {}) == [False]
+
+
 class TestBestEffort:
     """Memory follows hints that are not preferred to any NUMA nodes."""
 
