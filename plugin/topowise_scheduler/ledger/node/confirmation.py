@@ -94,7 +94,7 @@ class Comparison(msgspec.Struct, frozen=True):
     precisions: tuple[tuple[PodName, Precision], ...] = ()
     demands: tuple[tuple[bool | None, PodName, str], ...] = ()
     entries: tuple[Entry, ...] = ()
-    """The entries whose precision the comparison has lowered."""
+    """The entries with the precision so far."""
 
 
 def shows(report: Report, entry: Entry) -> bool:
@@ -219,8 +219,7 @@ def compare(
                 if name
             ),
         )
-        if precision < entry.seen.precision:
-            entries.append(entry.seen_as(precision=precision))
+        entries.append(entry.seen_as(precision=precision))
         # The rest of the pod is not allocated yet. A later report compares the whole pod.
         if not confirms(report, entry, ended, reported_at):
             continue

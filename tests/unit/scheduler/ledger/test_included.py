@@ -40,9 +40,9 @@ AMOUNTS = st.lists(st.fixed_dictionaries({"cpu": st.integers(0, 4), "memory": st
     in_use=st.fixed_dictionaries({"cpu": st.integers(0, 8), "memory": st.integers(0, 6)}),
 )
 @example(
-    there=[{"cpu": 4, "memory": 0}, {"cpu": 1, "memory": 0}],
+    there=[{"cpu": 4, "memory": 0}, {"cpu": 0, "memory": 3}, {"cpu": 1, "memory": 0}],
     ended=[{"cpu": 2, "memory": 0}],
-    in_use={"cpu": 4, "memory": 0},
+    in_use={"cpu": 4, "memory": 3},
 )
 def test_it_is_the_fewest_of_all_beginnings_that_add_up(
     there: list[Amounts], ended: list[Amounts], in_use: Amounts
