@@ -96,3 +96,10 @@ def test_devices_that_the_node_has_and_the_report_lists_are_compared(
     node = Kubelet(msgspec.structs.replace(machine(), devices=(DevicePlugin(GPU, DEVICES[:2]),)), configuration())
     predicted = node.admit(decoded(gpu_pod())).placements["c"]
     assert precision_of(msgspec.structs.replace(predicted, devices=listed), predicted, node) is precision
+
+
+@pytest.mark.parametrize("cpus", [0b110, 0b110110])
+def test_cpus_where_the_shared_pool_was_predicted_are_missed(cpus: int) -> None:
+    node = Kubelet(hardware(), configuration())
+    listed = msgspec.structs.replace(node.admit(decoded(gpu_pod())).placements["c"], cpus=cpus)
+    assert precision_of(listed, msgspec.structs.replace(listed, cpus=None), node) is Precision.MISSED
