@@ -29,6 +29,10 @@ alike pods that came together leave one state
     fits 2 not n1; wait 3; sure; possible 0,2; fits 2 n1
 unlike pods that came together leave a state for each order
     exact; wait 10; bound a 3 RUNS; bound b 1 RUNS; wait 3; possible 0,3 2,1; fits 2 n1; fits 3 not n1
+a report of amounts does not tell which order gives which CPUs
+    counts 3 4 of=-; wait 10; bound a 3 RUNS; bound b 1 RUNS; wait 3; possible 0,3 0,4 2,1 3,0
+a pod that the amounts include came before a later pod, although it has ended since
+    bound a 3 RUNS; counts 5 8 of=a; bound b 5; end a; free 0 8
 an order in which an acknowledged pod is refused is left out
     bound b0 3 RUNS news=no; exact b0:3; wait 10; bound a 4 RUNS; bound b 3 RUNS; end b0; wait 3
     # If b came before the end, one of the two pods would not fit.
@@ -37,6 +41,8 @@ an end observed long before a pod precedes the pod
     bound b0 2 RUNS news=no; exact b0:2; wait 10; end b0; wait 1; bound a 2 RUNS; wait 3; sure; possible 1,4
 a pod that ended unreported may have moved a pod that is left
     exact; wait 10; bound a 3 RUNS; bound b 2 RUNS; wait 3; end a; wait 3; possible 1,4 3,2
+a pod that the report still lists had ended before the pods that came after its end
+    exact; wait 10; bound a 3 RUNS; end a; bound b 1 RUNS; bound c 3 RUNS; exact a:3; wait 3; possible 0,3 2,1
 a pod in admission may have any placement in each state
     exact; wait 10; bound a 3 RUNS; bound b 1 RUNS; wait 3; bound c 1; possible 0,2 0,3 1,1 2,0
 too many orders become the possible placements of pods

@@ -74,6 +74,17 @@ class TestAnExactReport:
         assert service.ledger.events["prediction_missed"] == 1
         assert service.ledger.events["prediction_ids"] == 0
 
+    def test_an_ended_pod_that_was_half_admitted_is_what_a_report_lists_later(self, service: Service) -> None:
+        """Another pod came before the end, and had to take the second NUMA node."""
+        service.put(wide("a", node="n1"))
+        service.report(exact(half(kubelet(), wide("a"), containers=("c0",)), "2"))
+        service.put(pod("b", "2", node="n1"))
+        service.ledger.drop_pod("uid-a")
+        truth = kubelet()
+        assert truth.admit(decoded(wide("a"))).admitted
+        service.report(exact(truth, "3"))
+        assert service.free("n1") == [3, 2]
+
     def test_a_prediction_is_counted_once_and_when_the_pod_is_whole(self, service: Service) -> None:
         service.put(wide("a", node="n1"))
         truth = kubelet()

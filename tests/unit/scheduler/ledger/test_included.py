@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from topowise_scheduler.ledger.node.confirmation import Amounts, included
@@ -38,6 +38,11 @@ AMOUNTS = st.lists(st.fixed_dictionaries({"cpu": st.integers(0, 4), "memory": st
     there=AMOUNTS,
     ended=AMOUNTS,
     in_use=st.fixed_dictionaries({"cpu": st.integers(0, 8), "memory": st.integers(0, 6)}),
+)
+@example(
+    there=[{"cpu": 4, "memory": 0}, {"cpu": 0, "memory": 3}, {"cpu": 1, "memory": 0}],
+    ended=[{"cpu": 2, "memory": 0}],
+    in_use={"cpu": 4, "memory": 3},
 )
 def test_it_is_the_fewest_of_all_beginnings_that_add_up(
     there: list[Amounts], ended: list[Amounts], in_use: Amounts

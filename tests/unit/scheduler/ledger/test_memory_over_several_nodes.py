@@ -16,6 +16,7 @@ from topowise_scheduler.ledger.node.pod_parts import holds_anything, position_of
 from topowise_scheduler.ledger.node.possible_placements import possible_placements
 
 _SIZES = ("64Mi", "1Gi", "3Gi", "9Gi", "14Gi", "20Gi", "40Gi")
+_CPUS = ("500m", "500m", "1", "2", "3", "4", "5", "6")
 
 
 def needs(name: str, memory: str, cpu: str = "1") -> pods.Needs:
@@ -23,7 +24,8 @@ def needs(name: str, memory: str, cpu: str = "1") -> pods.Needs:
 
 
 def view(node: Kubelet, name: str, rng: Random) -> PodView:
-    return node.view(f"uid-{name}", needs(name, rng.choice(_SIZES), str(rng.randint(1, 6))))
+    """A pod with CPUs of its own or without: by policy restricted CPUs are on the NUMA nodes of the memory."""
+    return node.view(f"uid-{name}", needs(name, rng.choice(_SIZES), rng.choice(_CPUS)))
 
 
 def histories() -> Iterator[tuple[Random, Kubelet, Kubelet, PodView]]:

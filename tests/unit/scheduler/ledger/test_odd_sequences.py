@@ -124,12 +124,21 @@ class TestWhatIsOnlyExpected:
     def test_a_judged_pod_is_judged_again_once_a_nominated_pod_is_in_binding(self, service: Service) -> None:
         """Before, the nominated pod had its predicted placement; now its placement is uncertain."""
         service.report(counts("n1", ("8", "8"), included=()))
+        service.put(pod("bound", "1", node="n1"))
         nominated = service.put(pod("a", "5", nominatedNodeName="n1", priority=9))
         judged = service.reserve(pod("b", "5"), judged_at=service.ledger.node_states.changes)
         node_state = service.state()
         assert node_state.is_as_judged(judged.uid)
         service.reserve(nominated)
         assert not node_state.is_as_judged(judged.uid)
+
+    def test_a_judged_pod_is_judged_again_once_another_pod_is_bound(self, service: Service) -> None:
+        service.report(counts("n1", ("8", "8"), included=()))
+        judged = service.reserve(pod("a", "5"), judged_at=service.ledger.node_states.changes)
+        service.put(pod("nominated", "5", nominatedNodeName="n1", priority=9))
+        assert service.state().is_as_judged(judged.uid)
+        service.put(pod("bound", "1", node="n1"))
+        assert not service.state().is_as_judged(judged.uid)
 
     def test_a_reserved_pod_that_is_first_seen_running_has_done_with_its_init_containers(
         self, service: Service

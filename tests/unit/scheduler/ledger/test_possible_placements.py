@@ -236,6 +236,13 @@ class TestWithMoreEffort:
         assert cells == [[1, 6, 6, 8], [3, 3, 4, 8]]
         assert all(state.requested == node.requested for state in placements)
 
+    def test_cpus_are_where_some_end_puts_them_though_memory_is_the_same(self) -> None:
+        node = Kubelet(machine(3), configuration(topologyManagerPolicy="best-effort"))
+        views = [view(node, "ending", "5"), view(node, "wide", "3", "20Gi")]
+        assert all(node.admit_view(pod_view).admitted for pod_view in views)
+        placements = possible_placements(node, views[1:], {"uid-wide": 1}, EXACT)
+        assert [free(state)[0] for state in placements] == [[0, 0, 3], [0, 4, 4]]
+
     def test_many_pods_with_memory_remain_a_worst_case(self) -> None:
         node = Kubelet(machine(4), configuration(topologyManagerPolicy="best-effort"))
         for number in range(9):
@@ -279,6 +286,8 @@ a pod on its way must not be refused if another comes first
     exact; bound a 3; assume next 1; assume large 3 why=TopologyAffinityError
 a pod that fits either way does not wait
     exact; counts 8 8 of=-; bound a 8; fits 8 n1; fits 9 not n1
+a nominated pod is not expected any more once its reservation has ended
+    exact; pod a 2 nominated=n1; reserve a 2 nominated=n1; uncertain 1; release a; uncertain 0
 on one NUMA node nothing is uncertain
     counts 8 of=-; bound a 3; fits 5 n1
 """)

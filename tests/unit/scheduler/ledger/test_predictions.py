@@ -12,6 +12,7 @@ from topowise import nrt
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_scheduler.kubelet import Kubelet, Machine, MemoryBlock
 from topowise_scheduler.kubelet.machine import Device, DevicePlugin
+from topowise_scheduler.ledger.node.history import Precision, precision_of
 
 GPU = "example.com/gpu"
 # "c" is near both NUMA nodes.
@@ -78,3 +79,27 @@ def predictions(service: Service) -> dict[str, int]:
     prefix = "prediction_"
     events = service.ledger.events.items()
     return {name.removeprefix(prefix): count for name, count in events if name.startswith(prefix) and count}
+
+
+@pytest.mark.parametrize(
+    ("listed", "precision"),
+    [
+        pytest.param({GPU: ("b",)}, Precision.NUMA_NODES, id="the other of all devices"),
+        pytest.param({GPU: ("x",)}, Precision.MISSED, id="a device that may be anywhere"),
+        pytest.param({GPU: ()}, Precision.IDS, id="none of the resource"),
+        pytest.param({"example.com/gone": ("x",)}, Precision.IDS, id="a resource that the node does not have any more"),
+    ],
+)
+def test_devices_that_the_node_has_and_the_report_lists_are_compared(
+    listed: dict[str, tuple[str, ...]], precision: Precision
+) -> None:
+    node = Kubelet(msgspec.structs.replace(machine(), devices=(DevicePlugin(GPU, DEVICES[:2]),)), configuration())
+    predicted = node.admit(decoded(gpu_pod())).placements["c"]
+    assert precision_of(msgspec.structs.replace(predicted, devices=listed), predicted, node) is precision
+
+
+@pytest.mark.parametrize("cpus", [0b110, 0b110110])
+def test_cpus_where_the_shared_pool_was_predicted_are_missed(cpus: int) -> None:
+    node = Kubelet(hardware(), configuration())
+    listed = msgspec.structs.replace(node.admit(decoded(gpu_pod())).placements["c"], cpus=cpus)
+    assert precision_of(listed, msgspec.structs.replace(listed, cpus=None), node) is Precision.MISSED
