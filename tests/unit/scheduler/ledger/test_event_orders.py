@@ -45,6 +45,8 @@ a pod that the report still lists had ended before the pods that came after its 
     exact; wait 10; bound a 3 RUNS; end a; bound b 1 RUNS; bound c 3 RUNS; exact a:3; wait 3; possible 0,3 2,1
 a pod in admission may have any placement in each state
     exact; wait 10; bound a 3 RUNS; bound b 1 RUNS; wait 3; bound c 1; possible 0,2 0,3 1,1 2,0
+a reserved pod comes after bound pods in every order
+    exact; wait 10; bound a 3 RUNS; bound b 1 RUNS; reserve c 3; wait 3; possible 0,3 0,0 0,1 2,0
 too many orders become the possible placements of pods
     exact; wait 10; bound a 1 RUNS; bound b 1 RUNS; bound c 1 RUNS; bound d 1 RUNS; bound e 1 RUNS; bound f 1 RUNS
     bound g 1 RUNS; bound h 500m RUNS; bound i 500m RUNS; bound j 500m RUNS; wait 3; sure no; fits 1 not n1
