@@ -1,8 +1,8 @@
 """Takes back devices that were allocated for a pod whose gate was never opened, or that is gone.
 
 The resource claim controller takes allocations back when a pod in `status.reservedFor` is gone. It does not for a pod
-that still waits: the leader may have ended between the allocation and the gate, and the pod may fit on no node now
-except on others. The API server is asked about the pod before its devices are taken back.
+that still waits: the leader may have ended between the allocation and the gate, and the node of the devices may have no
+room for the pod any more. The API server is asked about the pod before its devices are taken back.
 """
 
 from __future__ import annotations

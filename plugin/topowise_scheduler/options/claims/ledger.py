@@ -279,10 +279,57 @@ class Claims:
 
         `is_new`: on a node that the cluster does not have yet. It has devices as the slices of this node name, and of
         these only those `taken` are not free."""
+        freed = {claim.key: claim for claim in self._users.freed(leaving)}
+        parted = self._parted(pod, node, leaving, taken, freed, is_new=is_new)
+        if isinstance(parted, ClaimedDevices):
+            return parted
+        allocated, waiting, is_written = parted
+        if not waiting:
+            return ClaimedDevices(self._located(allocated, name), is_allocated=is_written)
+        if is_new and name not in self._slices_by_node:
+            return ClaimedDevices(problem="no ResourceSlice says which devices a new node has")
+        assumed = None if is_new or pod.uid in leaving else self._assumed.get(pod.uid)
+        if assumed is not None and assumed.node == name:
+            chosen = {claim.key: assumed.allocations.get(claim.key) for claim in waiting}
+            allocations = {key: allocation for key, allocation in chosen.items() if allocation is not None}
+            if len(allocations) == len(waiting):
+                return self._chosen(allocated, allocations, name)
+        held = [result for _, allocation in taken for result in allocation.devices.results or ()]
+        if is_new:
+            ranks = (partial(self._of_node, name, rank) for rank in ranks)
+            changes = self._all_free_but(held)
+        else:
+            # What is assumed for the pod itself was for other claims, or for another node.
+            changes = self._as_if(self._freed_results(freed.values(), {*leaving, pod.uid}), held)
+        with changes:
+            choice = self._choose(pod.uid, node, waiting, ranks, work or Work())
+        return choice if isinstance(choice, ClaimedDevices) else self._chosen(allocated, choice, name)
+
+    def _shared(self, key: str, uid: str, leaving: Collection[str], taken: Taken) -> AllocationResult | None:
+        """Returns what a claim without an allocation is expected to get for another pod, None if nothing is."""
+        if uid in leaving or key.count("/") > 1:
+            # Claims that are generated from a template belong to one pod.
+            return None
+        others = self._assumed_claims.get(key, {}).items()
+        assumed = [assumed.allocations[key] for other, assumed in others if other != uid and other not in leaving]
+        return next((allocation for claim, allocation in taken if claim == key), assumed[0] if assumed else None)
+
+    def _parted(
+        self,
+        pod: ClaimingPod,
+        node: Node | None,
+        leaving: Collection[str],
+        taken: Taken,
+        freed: Collection[str],
+        *,
+        is_new: bool,
+    ) -> tuple[list[DeviceID], list[ResourceClaim], bool] | ClaimedDevices:
+        """Returns the devices that the claims of a pod have already, the claims without any, and whether all of these
+        devices are written; or why the node has none for the pod, or why that is not known. `freed`: claims whose
+        allocation ends with the pods that leave."""
         allocated: list[DeviceID] = []
         waiting: list[ResourceClaim] = []
         is_made, is_written = False, True
-        freed = {claim.key: claim for claim in self._users.freed(leaving)}
         for claim_name in pod.claims:
             key = f"{pod.namespace}/{claim_name}"
             kept = self._known(key)
@@ -313,35 +360,7 @@ class Claims:
         plugged = () if node is None else [name for name, amount in node.allocatable.items() if amount]
         if not is_made and any(name not in plugged for name in self.extended_resources(pod.needs)):
             return ClaimedDevices(problem="kube-scheduler makes a claim for extended resources of the pod")
-        if not waiting:
-            return ClaimedDevices(self._located(allocated, name), is_allocated=is_written)
-        if is_new and name not in self._slices_by_node:
-            return ClaimedDevices(problem="no ResourceSlice says which devices a new node has")
-        assumed = None if is_new or pod.uid in leaving else self._assumed.get(pod.uid)
-        if assumed is not None and assumed.node == name:
-            chosen = {claim.key: assumed.allocations.get(claim.key) for claim in waiting}
-            allocations = {key: allocation for key, allocation in chosen.items() if allocation is not None}
-            if len(allocations) == len(waiting):
-                return self._chosen(allocated, allocations, name)
-        held = [result for _, allocation in taken for result in allocation.devices.results or ()]
-        if is_new:
-            ranks = (partial(self._of_node, name, rank) for rank in ranks)
-            changes = self._all_free_but(held)
-        else:
-            # What is assumed for the pod itself was for other claims, or for another node.
-            changes = self._as_if(self._freed_results(freed.values(), {*leaving, pod.uid}), held)
-        with changes:
-            choice = self._choose(pod.uid, node, waiting, ranks, work or Work())
-        return choice if isinstance(choice, ClaimedDevices) else self._chosen(allocated, choice, name)
-
-    def _shared(self, key: str, uid: str, leaving: Collection[str], taken: Taken) -> AllocationResult | None:
-        """Returns what a claim without an allocation is expected to get for another pod, None if nothing is."""
-        if uid in leaving or key.count("/") > 1:
-            # Claims that are generated from a template belong to one pod.
-            return None
-        others = self._assumed_claims.get(key, {}).items()
-        assumed = [assumed.allocations[key] for other, assumed in others if other != uid and other not in leaving]
-        return next((allocation for claim, allocation in taken if claim == key), assumed[0] if assumed else None)
+        return allocated, waiting, is_written
 
     def _chosen(
         self, allocated: Sequence[DeviceID], allocations: Mapping[str, AllocationResult], name: str
